@@ -1,0 +1,130 @@
+"""MemX engine: plans large-model training on clusters of different GPUs.
+
+The public names below are all that the interface uses; each is imported on first use so that starting stays quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from memx_engine.cost.events import Timeline as Timeline
+    from memx_engine.cost.first_principles import FirstPrinciples as FirstPrinciples
+    from memx_engine.cost.table import Estimator as Estimator
+    from memx_engine.errors import CancelledError as CancelledError
+    from memx_engine.errors import InputError as InputError
+    from memx_engine.errors import MemxError as MemxError
+    from memx_engine.errors import NoFeasiblePlanError as NoFeasiblePlanError
+    from memx_engine.errors import OutputError as OutputError
+    from memx_engine.errors import UnsupportedModelError as UnsupportedModelError
+    from memx_engine.export.documents import compare_document as compare_document
+    from memx_engine.export.documents import explain_document as explain_document
+    from memx_engine.export.documents import search_document as search_document
+    from memx_engine.export.plan_file import PlanFile as PlanFile
+    from memx_engine.export.plan_file import load_plan as load_plan
+    from memx_engine.export.plan_file import plan_file as plan_file
+    from memx_engine.export.plan_file import plan_text as plan_text
+    from memx_engine.export.plan_file import save_plan as save_plan
+    from memx_engine.inputs.catalogue import load_catalogue as load_catalogue
+    from memx_engine.inputs.cluster import Cluster as Cluster
+    from memx_engine.inputs.cluster import GpuGroup as GpuGroup
+    from memx_engine.inputs.cluster import GpuType as GpuType
+    from memx_engine.inputs.cluster import Link as Link
+    from memx_engine.inputs.cluster import LinkClass as LinkClass
+    from memx_engine.inputs.cluster import Node as Node
+    from memx_engine.inputs.cluster_file import cluster_text as cluster_text
+    from memx_engine.inputs.cluster_file import load_cluster as load_cluster
+    from memx_engine.inputs.cluster_file import parse_cluster as parse_cluster
+    from memx_engine.inputs.cluster_file import sample_clusters as sample_clusters
+    from memx_engine.inputs.cluster_file import validate_cluster_text as validate_cluster_text
+    from memx_engine.inputs.job import Job as Job
+    from memx_engine.inputs.job_file import resolve_job as resolve_job
+    from memx_engine.inputs.model import TransformerSpec as TransformerSpec
+    from memx_engine.inputs.model_file import load_model as load_model
+    from memx_engine.inputs.model_file import model_presets as model_presets
+    from memx_engine.plan import Estimate as Estimate
+    from memx_engine.plan import GpuEstimate as GpuEstimate
+    from memx_engine.plan import MemoryBreakdown as MemoryBreakdown
+    from memx_engine.plan import Plan as Plan
+    from memx_engine.plan import Provenance as Provenance
+    from memx_engine.plan import Recompute as Recompute
+    from memx_engine.plan import Skeleton as Skeleton
+    from memx_engine.plan import Stage as Stage
+    from memx_engine.plan import StagePlacement as StagePlacement
+    from memx_engine.plan import Verdict as Verdict
+    from memx_engine.search.explain import Explanation as Explanation
+    from memx_engine.search.explain import PlanRequest as PlanRequest
+    from memx_engine.search.explain import Reason as Reason
+    from memx_engine.search.explain import explain_plan as explain_plan
+    from memx_engine.search.explain import explain_request as explain_request
+    from memx_engine.search.objective import Objective as Objective
+    from memx_engine.search.objective import References as References
+    from memx_engine.search.objective import Weights as Weights
+    from memx_engine.search.objective import parse_weights as parse_weights
+    from memx_engine.search.result import Certificate as Certificate
+    from memx_engine.search.result import PruneCounts as PruneCounts
+    from memx_engine.search.result import RankedPlan as RankedPlan
+    from memx_engine.search.result import SearchProgress as SearchProgress
+    from memx_engine.search.result import SearchResult as SearchResult
+    from memx_engine.search.run import SearchOptions as SearchOptions
+    from memx_engine.search.run import search as search
+    from memx_engine.units import gib as gib
+
+_HOMES = {
+    "cost.events": ("Timeline",),
+    "cost.first_principles": ("FirstPrinciples",),
+    "cost.table": ("Estimator",),
+    "errors": (
+        "CancelledError",
+        "InputError",
+        "MemxError",
+        "NoFeasiblePlanError",
+        "OutputError",
+        "UnsupportedModelError",
+    ),
+    "export.documents": ("compare_document", "explain_document", "search_document"),
+    "export.plan_file": ("PlanFile", "load_plan", "plan_file", "plan_text", "save_plan"),
+    "inputs.catalogue": ("load_catalogue",),
+    "inputs.cluster": ("Cluster", "GpuGroup", "GpuType", "Link", "LinkClass", "Node"),
+    "inputs.cluster_file": (
+        "cluster_text",
+        "load_cluster",
+        "parse_cluster",
+        "sample_clusters",
+        "validate_cluster_text",
+    ),
+    "inputs.job": ("Job",),
+    "inputs.job_file": ("resolve_job",),
+    "inputs.model": ("TransformerSpec",),
+    "inputs.model_file": ("load_model", "model_presets"),
+    "plan": (
+        "Estimate",
+        "GpuEstimate",
+        "MemoryBreakdown",
+        "Plan",
+        "Provenance",
+        "Recompute",
+        "Skeleton",
+        "Stage",
+        "StagePlacement",
+        "Verdict",
+    ),
+    "search.explain": ("Explanation", "PlanRequest", "Reason", "explain_plan", "explain_request"),
+    "search.objective": ("Objective", "References", "Weights", "parse_weights"),
+    "search.result": ("Certificate", "PruneCounts", "RankedPlan", "SearchProgress", "SearchResult"),
+    "search.run": ("SearchOptions", "search"),
+    "units": ("gib",),
+}
+_HOME_OF = {name: f"memx_engine.{home}" for home, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_HOME_OF)]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'memx_engine' has no attribute {name!r}")
+    return getattr(import_module(home), name)

@@ -1,0 +1,74 @@
+"""What the search needs to know of a skeleton: time and memory of every stage for every layer count and recompute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memx_engine.plan import Estimate, Plan, Provenance, Recompute, Skeleton
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class StageTable:
+    """Dense tables over (stage i, layers n, recompute option r); P stages, n = 0..L, R options.
+
+    A combination that does not exist (zero layers, ``block:K`` with K > n, layers not a multiple of the virtual
+    stages, a recompute the framework forbids) has infinite time and memory.
+
+    Attributes:
+        forward_s, backward_s: (P, L+1, R) one micro-batch, all virtual chunks together; backward includes recompute.
+        memory_bytes: (P, L+1, R) peak of the stage's GPUs, with this skeleton's micro-batches in flight.
+        tail_s: (P, L+1) exposed data-parallel communication and optimizer step.
+        capacity_bytes: (P,) the least capacity among the stage's GPUs.
+        p2p_s: (P-1,) one-way transfer between stages i and i+1.
+        gpus: (P,) GPUs per stage, the weights of the memory variance.
+        options: The R recompute strategies, lightest first.
+        micro_batches: G. virtual_stages: v. fixed_s: Time per iteration outside the pipeline.
+    """
+
+    forward_s: Array
+    backward_s: Array
+    memory_bytes: Array
+    tail_s: Array
+    capacity_bytes: Array
+    p2p_s: Array
+    gpus: Array
+    options: tuple[Recompute, ...]
+    micro_batches: int
+    layers: int
+    virtual_stages: int = 1
+    fixed_s: float = 0.0
+
+    @property
+    def stages(self) -> int:
+        return int(self.memory_bytes.shape[0])
+
+    @property
+    def time_s(self) -> Array:
+        """(P, L+1, R) forward and backward of one micro-batch, t = f + b."""
+        return self.forward_s + self.backward_s
+
+
+class Estimator(Protocol):
+    """Predicts stages and plans of one cluster, model and job. First principles is one; a trained predictor another."""
+
+    @property
+    def provenance(self) -> Provenance: ...
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes whenever any prediction could change."""
+        ...
+
+    def stage_table(self, skeleton: Skeleton) -> StageTable:
+        """Tables of every layer count and recompute option of ``skeleton``; same skeleton, same table."""
+        ...
+
+    def estimate(self, plan: Plan) -> Estimate:
+        """Everything predicted of ``plan``, its iteration time by event simulation. Agrees with ``stage_table``."""
+        ...
