@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from memx_engine.search.objective import Weights as Weights
     from memx_engine.search.objective import parse_weights as parse_weights
     from memx_engine.search.result import Certificate as Certificate
+    from memx_engine.search.result import PlanTable as PlanTable
     from memx_engine.search.result import PruneCounts as PruneCounts
     from memx_engine.search.result import RankedPlan as RankedPlan
     from memx_engine.search.result import SearchProgress as SearchProgress
@@ -114,7 +115,7 @@ _HOMES = {
     ),
     "search.explain": ("Explanation", "PlanRequest", "Reason", "explain_plan", "explain_request"),
     "search.objective": ("Objective", "References", "Weights", "parse_weights"),
-    "search.result": ("Certificate", "PruneCounts", "RankedPlan", "SearchProgress", "SearchResult"),
+    "search.result": ("Certificate", "PlanTable", "PruneCounts", "RankedPlan", "SearchProgress", "SearchResult"),
     "search.run": ("SearchOptions", "search"),
     "units": ("gib",),
 }

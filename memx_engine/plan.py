@@ -211,8 +211,8 @@ class Estimate:
         additive_time_s: By the additive closed form that the solver optimises.
         lower_bound_s: No order of events can be faster.
         interval_s: 95 % interval of the iteration time; None while nothing is calibrated.
-        time_breakdown_s: ``compute``, ``recompute``, ``tp_comm``, ``pp_comm``, ``bubble``, ``dp_comm``, ``optimizer``, ``fixed``;
-            sums to ``iteration_time_s``, seen from the slowest stage.
+        time_breakdown_s: ``compute``, ``recompute``, ``tp_comm``, ``pp_comm``, ``bubble``, ``dp_comm``, ``optimizer``,
+            ``fixed``; sums to ``iteration_time_s``, seen from the slowest stage.
         stage_forward_s, stage_backward_s: One micro-batch on each stage.
         peak_bytes: The highest per-GPU peak. memory_variance_bytes2: Variance of the peaks over the plan's GPUs.
     """

@@ -1,4 +1,4 @@
-"""Unit constants. Values inside the engine are bytes, seconds, FLOP/s and bytes/s; other units exist at the edge only."""
+"""Unit constants. Inside the engine values are bytes, seconds, FLOP/s and bytes/s; other units exist at the edge."""
 
 from __future__ import annotations
 

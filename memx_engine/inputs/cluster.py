@@ -32,7 +32,7 @@ class Link:
     Attributes:
         bandwidth_bytes_s: Sustained bytes per second in one direction.
         latency_s: One-way latency of a message in seconds.
-        shared: True when the bandwidth is that of the whole node and its GPUs share it; False when each GPU has its own.
+        shared: True when the node's GPUs share the bandwidth; False when each GPU has its own.
     """
 
     bandwidth_bytes_s: float
@@ -166,7 +166,7 @@ class Cluster:
 
     @cached_property
     def gpu_types(self) -> tuple[GpuType, ...]:
-        """Distinct device types in order of first appearance. Two groups of one type with different overrides differ."""
+        """Distinct device types in order of first appearance; the cluster file gives overridden types names of their own."""
         seen: dict[str, GpuType] = {}
         for gpu in self.gpus:
             seen.setdefault(gpu.gpu_type.name, gpu.gpu_type)
@@ -220,7 +220,7 @@ class Cluster:
         return min(self.uplink(x.node_index), self.uplink(y.node_index), key=lambda link: link.bandwidth_bytes_s)
 
     def host_link(self, a: int, b: int) -> Link | None:
-        """The link for a transfer between ranks of different vendors, staged through the hosts; None where not described."""
+        """The link of a transfer staged through the hosts (between vendors); None where not described."""
         links = [self.nodes[self.gpus[r].node_index].host or self.host for r in (a, b)]
         known = [link for link in links if link is not None]
         return min(known, key=lambda link: link.bandwidth_bytes_s) if known else None

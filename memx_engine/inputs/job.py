@@ -1,4 +1,4 @@
-"""The training job: batch, sequence, precision, optimizer, attention kernel, framework, and which dimensions are free."""
+"""The training job: batch, sequence, precision, optimizer, attention, framework, and which dimensions are free."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ class TransformerSpec:
 
     @property
     def embedding_parameters(self) -> int:
-        """Token table, learned positions, projections and embedding norm: what the first stage holds beside its layers."""
+        """Token table, learned positions, projections, embedding norm: held by the first stage beside its layers."""
         width = self.embedding_width or self.hidden
         projections = 2 * width * self.hidden if self.embedding_width else 0
         norm = self.norm_parameters if self.embedding_norm else 0

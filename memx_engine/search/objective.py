@@ -1,4 +1,4 @@
-"""The objective: a weighted product of iteration time, peak memory and memory variance (method section 3; paper eq. 2)."""
+"""The objective: a weighted product of iteration time, peak memory and memory variance (paper eq. 2)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROFILES: dict[str, tuple[float, float, float]] = {
 
 @dataclass(frozen=True)
 class Weights:
-    """Elasticities of time, peak and variance; non-negative, summing to 1. ``reason`` says why the profile was chosen."""
+    """Elasticities of time, peak and variance; non-negative, summing to 1. ``reason``: why this profile."""
 
     profile: str
     time: float
@@ -49,7 +49,7 @@ class References:
 
 @dataclass(frozen=True)
 class Objective:
-    """Phi with its weights and references. ``variance_kind``: ``bytes`` or ``utilization`` (memory over capacity first)."""
+    """Phi with its weights and references; ``variance_kind``: ``bytes`` or ``utilization`` (memory / capacity)."""
 
     weights: Weights
     references: References

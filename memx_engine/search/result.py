@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
+from memx_engine.cost.table import Estimator
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
@@ -21,6 +25,28 @@ class RankedPlan:
     estimate: Estimate
     phi: float
     pareto: bool
+
+
+@dataclass(frozen=True, eq=False)
+class PlanTable:
+    """The best plan of every feasible skeleton as columns of length n, in rank order.
+
+    Rows with ``by_events`` carry event times and come first; the others carry the additive time, an upper bound.
+    ``worst_fraction`` is the highest peak / capacity over the plan's GPUs, ``worst_type`` the type of that GPU.
+    """
+
+    plans: tuple[Plan, ...]
+    time_s: NDArray[np.float64]
+    peak_bytes: NDArray[np.float64]
+    variance_bytes2: NDArray[np.float64]
+    phi: NDArray[np.float64]
+    worst_fraction: NDArray[np.float64]
+    worst_type: tuple[str, ...]
+    by_events: NDArray[np.bool_]
+    pareto: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.plans)
 
 
 @dataclass(frozen=True)
@@ -75,7 +101,8 @@ class SearchResult:
         space: Every searched dimension with its values.
         skeletons: How many were enumerated. feasible: Those with a fitting plan.
         plans_covered: Complete plans, splits and recompute counted.
-        plans: The best plan of every feasible skeleton, best phi first (all of them; the edge cuts to the top N).
+        table: The best plan of every feasible skeleton, best phi first.
+        plans: The rescored head of the table with everything predicted of each.
         pareto: The non-dominated plans over (time, peak, variance), by time.
         time_optimal: The fastest plan found, with its price in phi.
         cancelled: The search was stopped; the plans are the best so far.
@@ -97,7 +124,17 @@ class SearchResult:
     cache_hits: int
     cache_misses: int
     certificate: Certificate
+    table: PlanTable
     plans: tuple[RankedPlan, ...]
     pareto: tuple[RankedPlan, ...]
     time_optimal: RankedPlan
+    estimator: Estimator
     cancelled: bool = False
+
+    def detail(self, row: int) -> RankedPlan:
+        """Row ``row`` of the table with everything predicted of it; estimated on demand beyond the rescored head."""
+        if row < len(self.plans):
+            return self.plans[row]
+        plan = self.table.plans[row]
+        estimate = self.estimator.estimate(plan)
+        return RankedPlan(row + 1, plan, estimate, float(self.table.phi[row]), bool(self.table.pareto[row]))
