@@ -166,7 +166,7 @@ class Cluster:
 
     @cached_property
     def gpu_types(self) -> tuple[GpuType, ...]:
-        """Distinct device types in order of first appearance; the cluster file gives overridden types names of their own."""
+        """Distinct device types in order of first appearance; types with overrides have names of their own."""
         seen: dict[str, GpuType] = {}
         for gpu in self.gpus:
             seen.setdefault(gpu.gpu_type.name, gpu.gpu_type)
