@@ -1,7 +1,7 @@
 """Where a probe runs: the seam between the profiling loop and a testbed, this machine, Slurm, SSH or a launch script.
 
-A runner opens one lane per GPU type; lanes work side by side, a lane measures one point at a time. Starting, waiting and
-cancelling are the lane's business; storing, resuming and retrying are the loop's.
+A runner opens one lane per GPU type; lanes work side by side, a lane measures one point at a time. Starting, waiting
+and cancelling are the lane's business; storing, resuming and retrying are the loop's.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LaneLostError(ProfileError):
 
 @dataclass(frozen=True)
 class LaneState:
-    """What a lane is doing, for the operator: ``pending`` with the scheduler's reason, ``ready``, ``lost``, ``closed``."""
+    """What a lane is doing: ``pending`` with the scheduler's reason, ``ready``, ``lost`` or ``closed``."""
 
     gpu_type: str
     state: str
@@ -51,8 +51,8 @@ class Lane(Protocol):
     def measure(self, point: Point, *, timeout_s: float, should_stop: StopCheck) -> Measurement:
         """Measure one point in a process of its own.
 
-        OOM, a hang beyond ``timeout_s`` and a crash are outcomes of the measurement. Raises LaneLostError when the place
-        itself is gone, CancelledError within a second of ``should_stop`` turning true.
+        OOM, a hang beyond ``timeout_s`` and a crash are outcomes of the measurement. Raises LaneLostError when the
+        place itself is gone, CancelledError within a second of ``should_stop`` turning true.
         """
         ...
 
