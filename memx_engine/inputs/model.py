@@ -38,6 +38,7 @@ class TransformerSpec:
         norm: ``rmsnorm`` (weight only) or ``layernorm`` (weight and bias).
         norms_per_layer: 2 for Llama and GPT-2, 4 for Gemma 2, 1 for Falcon-7B's parallel block.
         qk_norm: True where queries and keys pass a norm of size head_dim (Qwen3).
+        qk_norm_full: True where those norms span the whole projection instead of one head (OLMo 2).
         qkv_bias, attention_output_bias, mlp_bias: Whether those matrices carry a bias.
         position_rows: Rows of a learned position table; 0 for rotary or ALiBi.
         dropout: True where the class applies dropout, whose masks are kept for the backward pass.
@@ -45,9 +46,10 @@ class TransformerSpec:
         tied_embeddings: The output head shares the embedding matrix.
         head_bias: The output head carries a bias.
         max_positions: Longest sequence the configuration declares.
-        sliding_window: Attention window of the windowed layers, None for full attention; every
-            ``window_every``-th layer is windowed (Gemma 2 alternates: 2).
-        embedding_width: Width of the token table where it differs from hidden (OPT-350M), with two projections.
+        sliding_window: Attention window of the windowed layers, None for full attention.
+        windowed_layers: How many layers are windowed (Gemma 2: every other one); 0 without a window.
+        embedding_width: Width of the token table where it differs from hidden (OPT-350M): one projection behind the
+            table, one before the head.
         assumed: What the file left out and how it was filled, one sentence each.
     """
 
@@ -65,6 +67,7 @@ class TransformerSpec:
     norm: str = "rmsnorm"
     norms_per_layer: int = 2
     qk_norm: bool = False
+    qk_norm_full: bool = False
     qkv_bias: bool = False
     attention_output_bias: bool = False
     mlp_bias: bool = False
@@ -76,7 +79,7 @@ class TransformerSpec:
     final_norm: bool = True
     embedding_norm: bool = False
     sliding_window: int | None = None
-    window_every: int = 1
+    windowed_layers: int = 0
     embedding_width: int | None = None
     assumed: tuple[str, ...] = field(default=(), compare=False)
 
@@ -92,23 +95,29 @@ class TransformerSpec:
         output = q_width * self.hidden + (self.hidden if self.attention_output_bias else 0)
         up = 2 if self.gated else 1
         mlp = (up + 1) * self.hidden * self.ffn + (up * self.ffn + self.hidden if self.mlp_bias else 0)
-        norms = self.norms_per_layer * self.norm_parameters + (2 * self.head_dim if self.qk_norm else 0)
+        norms = self.norms_per_layer * self.norm_parameters
+        if self.qk_norm:
+            norms += q_width + kv_width if self.qk_norm_full else 2 * self.head_dim
         return LayerParameters(qkv, output, mlp, norms)
 
     @property
+    def projection_parameters(self) -> int:
+        """One projection between the width of the token table and hidden; 0 where they are equal."""
+        return self.embedding_width * self.hidden if self.embedding_width else 0
+
+    @property
     def embedding_parameters(self) -> int:
-        """Token table, learned positions, projections, embedding norm: held by the first stage beside its layers."""
+        """Token table, projection, learned positions, embedding norm: held by the first stage beside its layers."""
         width = self.embedding_width or self.hidden
-        projections = 2 * width * self.hidden if self.embedding_width else 0
         norm = self.norm_parameters if self.embedding_norm else 0
-        return self.vocab * width + self.position_rows * self.hidden + projections + norm
+        return self.vocab * width + self.projection_parameters + self.position_rows * self.hidden + norm
 
     @property
     def head_parameters(self) -> int:
-        """Final norm and, when not tied, the output matrix: what the last stage holds beside its layers."""
+        """Final norm, projection and, when not tied, the output matrix: what the last stage holds beside its layers."""
         norm = self.norm_parameters if self.final_norm else 0
         matrix = 0 if self.tied_embeddings else self.vocab * (self.embedding_width or self.hidden)
-        return norm + matrix + (self.vocab if self.head_bias else 0)
+        return norm + self.projection_parameters + matrix + (self.vocab if self.head_bias else 0)
 
     @property
     def parameters(self) -> int:
