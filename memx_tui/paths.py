@@ -1,0 +1,76 @@
+"""Where the tool keeps its files: configuration, data, cache, state. Nothing here creates a folder.
+
+Each follows the platform's convention; ``MEMX_HOME`` moves all of them under one folder, for small home quotas.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+APP_NAME = "memx-tui"
+HOME_VARIABLE = "MEMX_HOME"
+
+
+@dataclass(frozen=True)
+class Paths:
+    """The tool's four folders, and the files inside them."""
+
+    config: Path
+    data: Path
+    cache: Path
+    state: Path
+
+    @property
+    def config_file(self) -> Path:
+        return self.config / "config.yaml"
+
+    @property
+    def themes(self) -> Path:
+        """The operator's own themes, one YAML file each."""
+        return self.data / "themes"
+
+    @property
+    def session_file(self) -> Path:
+        return self.state / "session.json"
+
+    @property
+    def log_file(self) -> Path:
+        return self.state / "memx.log"
+
+    def as_dict(self) -> dict[str, Path]:
+        """Every place by name, in the order in which people look for them."""
+        return {
+            "config": self.config_file,
+            "themes": self.themes,
+            "data": self.data,
+            "cache": self.cache,
+            "session": self.session_file,
+            "log": self.log_file,
+            "shipped themes": shipped_themes(),
+        }
+
+
+def find_paths(environ: Mapping[str, str] | None = None) -> Paths:
+    """The folders for this user and environment.
+
+    Args:
+        environ: Environment variables; those of the process when None.
+    """
+    env = os.environ if environ is None else environ
+    home = env.get(HOME_VARIABLE, "").strip()
+    if home:
+        root = Path(home).expanduser()
+        return Paths(root / "config", root / "data", root / "cache", root / "state")
+    from platformdirs import PlatformDirs
+
+    dirs = PlatformDirs(APP_NAME, appauthor=False, ensure_exists=False)
+    return Paths(dirs.user_config_path, dirs.user_data_path, dirs.user_cache_path, dirs.user_state_path)
+
+
+def shipped_themes() -> Path:
+    """The themes that come with the tool: inside the package when installed, beside it in a checkout."""
+    inside = Path(__file__).parent / "themes"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "themes"
