@@ -1,0 +1,354 @@
+"""The dashboard: one app, one session, numbered screens, jobs in threads."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar
+
+from textual import work
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
+from textual.screen import Screen
+from textual.signal import Signal
+
+from memx_engine import MemxError
+from memx_tui import jobs
+from memx_tui.glyphs import ASCII, UNICODE, AsciiFilter
+from memx_tui.messages import JobFailed, SearchCancelled, SearchFinished, SearchProgressed
+from memx_tui.paths import Paths, find_paths
+from memx_tui.screens.error import ErrorDialog
+from memx_tui.session import Change, Session
+from memx_tui.themes import choose_theme, load_themes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.filter import LineFilter
+
+    from memx_engine import Cluster, TransformerSpec
+
+log = logging.getLogger(__name__)
+
+QUIT_WITHIN_S = 2.0
+"""A second ctrl+c within this time quits."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One numbered screen; ``screen`` is ``module:class``, imported when it is first opened."""
+
+    key: str
+    name: str
+    label: str
+    screen: str
+
+    def build(self) -> Screen[None]:
+        module, _, name = self.screen.partition(":")
+        screen: Screen[None] = getattr(import_module(module), name)()
+        return screen
+
+
+MODE_TABLE = (
+    Mode("1", "cluster", "Cluster", "memx_tui.screens.cluster:ClusterScreen"),
+    Mode("3", "plans", "Plans", "memx_tui.screens.plans:PlansScreen"),
+    Mode("4", "compare", "Compare", "memx_tui.screens.compare:CompareScreen"),
+)
+"""The screens by their keys. 2 is kept for profiling."""
+
+_FALLBACKS = {
+    "memory-weights": "primary",
+    "memory-optimizer": "secondary",
+    "memory-activations": "accent",
+    "memory-other": "warning",
+    "memory-free": "panel",
+    "memory-over": "error",
+    "recompute-none": "success",
+    "recompute-selective": "secondary",
+    "recompute-full": "warning",
+    "recompute-block": "primary",
+    "recompute-mixed": "accent",
+}
+"""Colours beyond Textual's own, and what serves a theme that does not set them."""
+
+
+class MemxApp(App[None]):
+    """Plans on screen.
+
+    Args:
+        session: What is known at the start; with cluster and model a search starts at once.
+        theme: Name of a theme; None takes the last one or what suits the terminal.
+        ascii_only: Draw with bytes below 0x80 only.
+        paths: Where files live.
+    """
+
+    TITLE = "memx"
+    CSS_PATH = "styles/memx.tcss"
+    ENABLE_COMMAND_PALETTE = True
+    COMMAND_PALETTE_BINDING = "ctrl+p"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark,f1", "help", "Help", id="help", tooltip="Keys of this screen, searchable"),
+        Binding("ctrl+p,colon", "command_palette", "Palette", id="palette", tooltip="Every action by name"),
+        Binding("q", "request_quit", "Quit", id="quit", tooltip="Quit; asks when a search runs"),
+        Binding("ctrl+q", "request_quit", "Quit", id="quit.always", show=False, priority=True, tooltip="Quit"),
+        Binding(
+            "ctrl+c",
+            "interrupt",
+            "Cancel",
+            id="interrupt",
+            show=False,
+            priority=True,
+            tooltip="Cancel the running search; twice within two seconds quits",
+        ),
+        *(
+            Binding(
+                mode.key,
+                f"open_mode('{mode.name}')",
+                mode.label,
+                id=f"mode.{mode.name}",
+                show=False,
+                tooltip=f"Open the {mode.label} screen",
+            )
+            for mode in MODE_TABLE
+        ),
+    ]
+
+    def __init__(
+        self,
+        session: Session | None = None,
+        *,
+        theme: str | None = None,
+        ascii_only: bool = False,
+        paths: Paths | None = None,
+    ) -> None:
+        super().__init__()
+        self.session = session or Session()
+        self.paths = paths or find_paths()
+        self.ascii_only = ascii_only
+        self.glyphs = ASCII if ascii_only else UNICODE
+        self.mode_table = MODE_TABLE
+        self.session_changed: Signal[Change] = Signal(self, "session-changed")
+        self._ascii_filter = AsciiFilter()
+        self._stop_search: threading.Event | None = None
+        self._interrupted_at = 0.0
+        for mode in MODE_TABLE:
+            self.add_mode(mode.name, mode.build)
+        self.themes, self._theme_problems = load_themes(self.paths.themes)
+        for file in self.themes.values():
+            self.register_theme(file.to_textual())
+        self.theme, problem = choose_theme(theme, self.themes, os.environ)
+        if problem is not None:
+            self._theme_problems = (*self._theme_problems, problem)
+
+    def get_css_variables(self) -> dict[str, str]:
+        variables = super().get_css_variables()
+        return {name: variables[source] for name, source in _FALLBACKS.items()} | variables
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        filters = super().get_line_filters()
+        return [*filters, self._ascii_filter] if self.ascii_only else filters
+
+    def on_mount(self) -> None:
+        self.animation_level = "none"
+        if self._theme_problems:
+            self.say("\n".join(str(problem) for problem in self._theme_problems), warning=True)
+        self.open_mode(self.session.mode or ("plans" if self.session.cluster else "cluster"))
+        if self.session.ready and self.session.result is None:
+            self.start_search()
+
+    # Screens
+
+    def open_mode(self, name: str) -> None:
+        """Show one of the numbered screens."""
+        if self.current_mode != name:
+            self.session.mode = name
+            self.switch_mode(name)
+            self.publish("mode")
+
+    def action_open_mode(self, name: str) -> None:
+        self.open_mode(name)
+
+    def tab_label(self, mode: Mode) -> str:
+        """A screen's name in the tab row; Compare carries the number of marks."""
+        marks = len(self.session.marks)
+        return f"{mode.label}({marks})" if mode.name == "compare" and marks else mode.label
+
+    def bindings(self) -> Iterator[Binding]:
+        """The keys that work on every screen."""
+        for binding in self.BINDINGS:
+            if isinstance(binding, Binding):
+                yield binding
+
+    # Session
+
+    def publish(self, change: Change) -> None:
+        """Tell the screens that something in the session has changed."""
+        self.session_changed.publish(change)
+
+    def set_cluster(self, cluster: Cluster, source: str = "") -> None:
+        """Work on another cluster; results of the old one stay visible and are called stale."""
+        self.session.cluster, self.session.cluster_source = cluster, source
+        self.publish("cluster")
+
+    def set_model(self, model: TransformerSpec, source: str = "") -> None:
+        """Work on another model; results of the old one stay visible and are called stale."""
+        self.session.model, self.session.model_source = model, source
+        self.publish("model")
+
+    # Search
+
+    def start_search(self) -> None:
+        """Search with the session's inputs in a thread; one at a time."""
+        session = self.session
+        if session.searching:
+            self.say("a search is running; ctrl+c cancels it")
+            return
+        try:
+            job = session.job()
+        except MemxError as error:
+            self.show_error(error)
+            return
+        assert session.cluster is not None and session.model is not None
+        self._stop_search = threading.Event()
+        session.searching, session.progress, session.failure = True, None, None
+        self.publish("search")
+        self._search(
+            partial(
+                jobs.run_search,
+                session.cluster,
+                session.model,
+                job,
+                session.options,
+                session.inputs(),
+                self.post_message,
+                self._stop_search,
+            )
+        )
+
+    @work(thread=True, exclusive=True, group="search", exit_on_error=False)
+    def _search(self, run: partial[None]) -> None:
+        run()
+
+    def cancel_search(self) -> None:
+        """Ask the running search to stop; the plans found so far are kept."""
+        if self._stop_search is not None:
+            self._stop_search.set()
+
+    def search_words(self) -> list[str]:
+        """What the search is doing or has done, longest version first."""
+        session = self.session
+        if session.searching:
+            progress = session.progress
+            if progress is None:
+                return ["searching", "searching"]
+            counts = f"{progress.done:,} of {progress.total:,}"
+            return [
+                f"{progress.phase} {counts}, {progress.feasible:,} fit, {progress.elapsed_s:.1f} s, ctrl+c cancels",
+                f"{progress.phase} {counts}, {progress.feasible:,} fit",
+                f"searching {counts}",
+            ]
+        result = session.result
+        if result is None:
+            return [""]
+        stopped = "cancelled, best so far, " if result.cancelled else ""
+        return [
+            f"{stopped}{result.plans_covered:,} plans covered in {result.seconds:.1f} s",
+            f"{stopped}{result.seconds:.1f} s",
+            "",
+        ]
+
+    def on_search_progressed(self, event: SearchProgressed) -> None:
+        if self.session.searching:
+            self.session.progress = event.progress
+            self.publish("search")
+
+    def on_search_finished(self, event: SearchFinished) -> None:
+        self._search_ended()
+        self.session.accept(event.result, event.columns, event.inputs)
+        self.publish("result")
+
+    def on_search_cancelled(self, event: SearchCancelled) -> None:
+        self._search_ended()
+        self.publish("search")
+        self.say("search cancelled before any plan was found")
+
+    def on_job_failed(self, event: JobFailed) -> None:
+        if event.doing.startswith("searching"):
+            self._search_ended()
+            self.session.failure = event.error
+        self.publish("search")
+        self.show_error(event.error, doing=event.doing)
+
+    def _search_ended(self) -> None:
+        self.session.searching, self.session.progress = False, None
+        self._stop_search = None
+
+    # Talking to the operator
+
+    def show_error(self, error: BaseException, *, doing: str = "") -> None:
+        """Open the error dialog: reason, hint and log, never a traceback."""
+        log_path = str(self.paths.log_file)
+        if isinstance(error, MemxError):
+            self.push_screen(
+                ErrorDialog(error.title, error.message, where=error.where, hint=error.hint, log_path=log_path)
+            )
+            return
+        reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        title = f"Failed while {doing}" if doing else MemxError.title
+        hint = "this is a fault of memx; the log has the details, everything else keeps working"
+        self.push_screen(ErrorDialog(title, reason, hint=hint, log_path=log_path))
+
+    def say(self, text: str, *, warning: bool = False) -> None:
+        """A short notice, its brackets literal; warnings stay longer."""
+        self.notify(text, markup=False, severity="warning" if warning else "information", timeout=8 if warning else 4)
+
+    def copy(self, text: str, what: str) -> None:
+        """Send text to the terminal's clipboard and say so."""
+        self.copy_to_clipboard(text)
+        tmux = "; tmux needs set-clipboard on" if os.environ.get("TMUX") else ""
+        self.say(f"{what} sent to terminal clipboard (OSC 52){tmux}")
+
+    def action_help(self) -> None:
+        from memx_tui.screens.help import HelpDialog
+
+        self.push_screen(HelpDialog())
+
+    # Leaving
+
+    def action_interrupt(self) -> None:
+        """ctrl+c: cancel what runs; pressed twice, quit."""
+        now = time.monotonic()
+        if self.session.searching and not (self._stop_search and self._stop_search.is_set()):
+            self.cancel_search()
+            self.say("cancelling the search; ctrl+c again quits")
+        elif now - self._interrupted_at < QUIT_WITHIN_S:
+            self.leave()
+        else:
+            self.say("press ctrl+c again to quit, or q")
+        self._interrupted_at = now
+
+    def action_request_quit(self) -> None:
+        """Quit at once, unless a search would be lost."""
+        if self.session.searching:
+            self.say("a search is running: ctrl+c cancels it, ctrl+c twice quits")
+            return
+        self.leave()
+
+    def leave(self) -> None:
+        """Stop every job and exit."""
+        self.cancel_search()
+        self.exit()
+
+    def focus_first(self, selector: str) -> None:
+        """Focus the first widget of the open screen that matches, if there is one."""
+        try:
+            self.screen.query(selector).first().focus()
+        except NoMatches:
+            return

@@ -1,0 +1,69 @@
+"""Long work in threads: calls the engine, posts messages, stops when asked. Nothing here touches a widget."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from textual.message import Message
+
+from memx_tui.columns import PlanColumns
+from memx_tui.messages import JobFailed, RequestExplained, SearchCancelled, SearchFinished, SearchProgressed
+
+if TYPE_CHECKING:
+    from memx_engine import Cluster, Job, Objective, PlanRequest, SearchOptions, SearchProgress, TransformerSpec
+
+Post = Callable[[Message], object]
+log = logging.getLogger(__name__)
+
+REPORT_EVERY_S = 0.1
+"""At most ten progress reports a second, so that a slow connection is not flooded."""
+
+
+def run_search(
+    cluster: Cluster,
+    model: TransformerSpec,
+    job: Job,
+    options: SearchOptions | None,
+    inputs: tuple[object, ...],
+    post: Post,
+    stop: threading.Event,
+) -> None:
+    """Search and post the outcome; ``stop`` ends it cooperatively, keeping the plans found so far."""
+    from memx_engine import CancelledError, SearchOptions, search
+
+    last = 0.0
+
+    def report(progress: SearchProgress) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= REPORT_EVERY_S:
+            last = now
+            post(SearchProgressed(progress))
+
+    try:
+        result = search(
+            cluster, model, job, options=options or SearchOptions(), on_progress=report, should_stop=stop.is_set
+        )
+        post(SearchFinished(result, PlanColumns.of(result.table), inputs))
+    except CancelledError:
+        post(SearchCancelled())
+    except Exception as error:  # the edge between engine and screen: whatever it raises is logged and shown
+        log.exception("search failed")
+        post(JobFailed(error, "searching for plans"))
+
+
+def run_explain(
+    cluster: Cluster, model: TransformerSpec, job: Job, request: PlanRequest, objective: Objective | None, post: Post
+) -> None:
+    """Judge a plan that is not in the list and post the answer."""
+    from memx_engine import explain_request
+
+    try:
+        post(RequestExplained(explain_request(cluster, model, job, request, objective=objective)))
+    except Exception as error:  # the edge between engine and screen: whatever it raises is logged and shown
+        log.exception("explaining a plan failed")
+        post(JobFailed(error, "explaining a plan"))
