@@ -81,6 +81,8 @@ class Measurement:
         repetitions_s: Forward plus backward of every repetition after warm-up.
         stragglers: Repetitions reported apart, more than three times the median.
         peak_allocated_bytes, peak_reserved_bytes: As the device's allocator reports them; None where it does not.
+        outside_bytes: Device memory in use beyond what the allocator reserved: context, libraries, communicators; None
+            where the device does not tell.
         capacity_bytes: The device's memory, where known.
         node, device: Where it ran, as the host and the driver name themselves.
         versions: Framework, driver and tool versions.
@@ -100,6 +102,7 @@ class Measurement:
     stragglers: int = 0
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
+    outside_bytes: int | None = None
     capacity_bytes: int | None = None
     node: str = ""
     device: str = ""
