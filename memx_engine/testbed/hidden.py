@@ -24,6 +24,7 @@ class HiddenDevice:
 
     Attributes:
         matmul_flops: FLOP/s that a perfectly shaped, endless matrix product reaches.
+        power_flops: FLOP/s that a whole reference layer reaches; ``matmul_flops`` is fitted to it.
         processors: Units that tiles are dealt to; the last, partly filled round is lost time.
         depth_half: Inner dimension at which a product reaches half of its speed.
         attention_share: Speed of the fused attention kernel as a share of ``matmul_flops``.
@@ -44,6 +45,7 @@ class HiddenDevice:
     """
 
     matmul_flops: float
+    power_flops: float
     processors: int
     depth_half: float
     attention_share: float
@@ -73,12 +75,13 @@ def hidden_device(gpu_type: GpuType, precision: str, seed: int, hard: bool) -> H
     draw = stream("device", seed, gpu_type.name)
     nvidia = gpu_type.vendor.lower() == "nvidia"
     peak = gpu_type.peak_flops(precision) or gpu_type.peak_flops("fp32") or 1e12
-    # Published relative powers of the paper's cluster stay within a few percent, whatever the seed.
-    reach = gpu_type.efficiency * 1.28 * float(np.exp(draw.normal(0.0, 0.025)))
+    reach = gpu_type.efficiency * 1.25
     bandwidth = gpu_type.memory_bandwidth_bytes_s or peak / 150
     spread = 2.0 if hard else 1.0
     return HiddenDevice(
         matmul_flops=peak * min(reach, 0.97),
+        # Published relative powers of the paper's cluster hold within a few percent, whatever the seed.
+        power_flops=peak * gpu_type.efficiency * float(np.exp(draw.normal(0.0, 0.02))),
         processors=108 if nvidia else int(draw.integers(24, 80)),
         depth_half=float(draw.uniform(160, 320) if nvidia else draw.uniform(350, 800)),
         attention_share=float(draw.uniform(0.5, 0.65) if nvidia else draw.uniform(0.25, 0.5)),

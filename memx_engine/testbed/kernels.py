@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from memx_engine.inputs.cluster import Link
-from memx_engine.inputs.job import Attention
+from memx_engine.inputs.job import Attention, Precision
+from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Point
 from memx_engine.testbed.hidden import HiddenDevice
 
@@ -78,8 +79,8 @@ class _Layer:
             reach = d.matmul_flops * d.attention_share * p.seq_len / (p.seq_len + 256.0)
             forward = flops * seen / reach
             return forward, 2.6 * forward
-        forward = flops / (d.matmul_flops * 0.7) + self.elementwise(area * self.element * 6)
-        return forward, flops * 2 / (d.matmul_flops * 0.7) + self.elementwise(area * self.element * 9)
+        forward = flops / (d.matmul_flops * 0.7) + self.elementwise(area * 24.0)
+        return forward, flops * 2 / (d.matmul_flops * 0.7) + self.elementwise(area * 40.0)
 
     def forward(self) -> float:
         p, m = self.p, self.m
@@ -121,6 +122,21 @@ class _Layer:
         forward = self.matmul(self.tokens, m.hidden, columns) + self.elementwise(logits * 14.0)
         backward = self.both_gradients(self.tokens, m.hidden, columns) + self.elementwise(logits * 8.0)
         return forward + self.collective(), backward + self.collective()
+
+
+_REFERENCE = TransformerSpec("reference", "llama", 1, 4096, 11008, 32, 32, 128, 32000, 4096)
+
+
+def fit_to_power(device: HiddenDevice, precision: Precision) -> HiddenDevice:
+    """``device`` with the product speed at which a Llama-7B layer (2 x 2048 tokens) reaches ``power_flops``."""
+    point = Point("", _REFERENCE, tp=1, micro_batch=2, seq_len=2048, layers=1, precision=precision)
+    target_s = 6.0 * _REFERENCE.layer.total * 4096 / device.power_flops
+    device = replace(device, cliff_micro_batch=0)
+    for _ in range(40):
+        layer = _Layer(point, device, None)
+        ratio = (layer.forward() + layer.backward()) / target_s
+        device = replace(device, matmul_flops=device.matmul_flops * ratio**0.8)
+    return device
 
 
 def layer_parameters_per_rank(point: Point) -> int:

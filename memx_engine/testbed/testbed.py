@@ -12,7 +12,7 @@ from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Measurement, Outcome, Point, Truth
 from memx_engine.plan import Plan, Stage
 from memx_engine.testbed.hidden import HiddenDevice, hidden_device, node_factor, stream
-from memx_engine.testbed.kernels import StageTruth, stage_truth
+from memx_engine.testbed.kernels import StageTruth, fit_to_power, stage_truth
 from memx_engine.testbed.network import Network
 from memx_engine.testbed.pipeline import peak_held, run_pipeline, stage_order
 
@@ -63,7 +63,9 @@ class Testbed:
         """The hidden truth of a type; for tests and documentation only."""
         key = (gpu_type, precision)
         if key not in self._devices:
-            self._devices[key] = hidden_device(self.cluster.gpu_type(gpu_type), precision.value, self.seed, self.hard)
+            drawn = hidden_device(self.cluster.gpu_type(gpu_type), precision.value, self.seed, self.hard)
+            fitted = fit_to_power(drawn, precision)
+            self._devices[key] = replace(fitted, cliff_micro_batch=drawn.cliff_micro_batch)
         return self._devices[key]
 
     def _group_link(self, ranks: tuple[int, ...]) -> Link | None:
@@ -247,6 +249,11 @@ class Testbed:
             exposed = network.data_parallel(stage, whole[i].state_parameters, last)
             shard = stage.dp if job.optimizer is Optimizer.SHARDED else 1
             ends.append(float(finish[i]) + exposed + whole[i].optimizer_s / shard)
+        if model.tied_embeddings and count > 1:
+            table = model.padded_vocab(stages[0].tp) // stages[0].tp * model.hidden
+            link = self.cluster.link(stages[0].ranks[0], stages[-1].ranks[0])
+            both = 2 * table * 4 / link.bandwidth_bytes_s
+            ends[0], ends[-1] = ends[0] + both, ends[-1] + both
         # Gradient norm and loss scale cross all ranks over the hosts; the data loader runs once.
         ranks = sum(len(s.ranks) for s in stages)
         fixed = 0.004 + 0.0008 * float(np.log2(max(ranks, 2)))
