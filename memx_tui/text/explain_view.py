@@ -1,0 +1,36 @@
+"""The judgement of one plan as text: verdict, reasons with their remedies, then the plan itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from memx_engine import Explanation, gib
+from memx_tui.text.plan_view import VERDICT_LOOKS, VERDICT_WORDS, cluster_line, job_line, plan_block
+from memx_tui.text.search_view import assumed_block
+from memx_tui.text.style import Style
+
+
+def explain_text(explanation: Explanation, heading: Sequence[str], assumed: Sequence[str], style: Style) -> str:
+    """The whole answer of ``explain``; the first line carries the verdict."""
+    verdict = explanation.verdict
+    lines = [*heading, "", style.paint(VERDICT_WORDS[verdict].upper(), VERDICT_LOOKS[verdict])]
+    for reason in explanation.reasons:
+        place = f"stage {reason.stage}: " if reason.stage is not None else ""
+        missing = f" ({gib(reason.missing_bytes):.2f} GiB missing)" if reason.missing_bytes else ""
+        lines.extend(style.wrap(f"{place}{reason.message}{missing} [{reason.rule}]", "   ", first=" - "))
+        if reason.remedy:
+            lines.extend(style.wrap(f"remedy: {reason.remedy}", "     ", first="   "))
+    if explanation.plan is not None:
+        lines.extend(["", *plan_block("The plan", explanation.plan.plan, explanation.plan.estimate, style)])
+    lines.extend(["", *assumed_block(assumed, style)])
+    return "\n".join(lines)
+
+
+def inputs_heading(title: str, inputs: tuple[object, ...], style: Style, note: str = "") -> list[str]:
+    """What was judged: cluster, model and job in two lines under a title."""
+    cluster, model, job = inputs
+    return [
+        style.section(title, note),
+        *style.wrap(cluster_line(cluster, style), " "),  # type: ignore[arg-type]  # a (cluster, model, job) triple
+        *style.wrap(job_line(model, job, style), " "),  # type: ignore[arg-type]  # a (cluster, model, job) triple
+    ]
