@@ -1,0 +1,173 @@
+"""``memx-tui explain``: judge one plan, from a file or from flags."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from memx_engine import InputError
+from memx_tui.commands.options import compute_options, input_options, job_options, load_inputs, start_work
+from memx_tui.output import emit, emit_json
+
+if TYPE_CHECKING:
+    from memx_engine import Explanation, PlanRequest, Recompute
+
+_SHAPE = ("tp", "pp", "dp")
+
+
+@click.command()
+@click.argument("plan", required=False, metavar="[PLAN.yaml]")
+@input_options
+@job_options(single_micro_batch=True)
+@click.option("--tp", type=click.IntRange(1), metavar="N", help="Tensor-parallel size.")
+@click.option("--pp", type=click.IntRange(1), metavar="N", help="Pipeline depth.")
+@click.option("--dp", type=click.IntRange(1), metavar="N", help="Data-parallel size.")
+@click.option(
+    "--layers", metavar="8,8,7,7|auto", help="Layers of each stage; left out: even split; auto: the best split."
+)
+@click.option(
+    "--recompute",
+    metavar="full,none,block:3|auto",
+    help="Recompute of each stage, one word for all, or auto (default).",
+)
+@click.option("--schedule", metavar="1f1b|interleaved:V", default="1f1b", show_default=True, help="Pipeline schedule.")
+@click.option("--json", "as_json", is_flag=True, help="Print the judgement as one JSON object.")
+@compute_options
+def command(
+    *,
+    plan: str | None,
+    cluster: str | None,
+    model: str | None,
+    job_file: str | None,
+    layers: str | None,
+    recompute: str | None,
+    schedule: str,
+    as_json: bool,
+    workspace: Path | None,
+    seed: int,
+    threads: int,
+    log_level: str,
+    **flags: Any,
+) -> None:
+    """Judge one plan: does it fit, what does it cost, and why.
+
+    Exits 0 whenever it could judge, also when the answer is that the plan does not fit or is invalid.
+
+    \b
+    memx-tui explain plan.yaml
+    memx-tui explain --cluster a800x8 --model llama3-8b --tp 2 --pp 2 --dp 2 --mbs 1 --recompute none
+    """
+    if plan is not None:
+        given = [f"--{n.replace('_', '-')}" for n, v in [*flags.items(), ("cluster", cluster), ("model", model)] if v]
+        given += ["--job"] if job_file else []
+        given += [f"--{n}" for n, v in (("layers", layers), ("recompute", recompute)) if v]
+        if given:
+            raise InputError(
+                "the plan file already says this", where=", ".join(given), hint="give a plan file or flags, not both"
+            )
+        start_work(workspace, log_level)
+        _explain_file(plan, as_json)
+        return
+    request = _request(flags, layers, recompute, schedule)
+    start_work(workspace, log_level)
+    from memx_engine import explain_request
+
+    loaded = load_inputs(
+        cluster,
+        model,
+        job_file,
+        **{
+            name: flags[name]
+            for name in ("global_batch", "seq_len", "precision", "optimizer", "attention", "framework")
+        },
+    )
+    cluster_value, model_value, job = loaded
+    explanation = explain_request(cluster_value, model_value, job, request)
+    assumed = (*job.assumed, *model_value.assumed, *cluster_value.assumed)
+    _show(explanation, f"{model_value.name} on {cluster_value.name}", loaded, assumed, as_json)
+
+
+def _request(flags: dict[str, Any], layers: str | None, recompute: str | None, schedule: str) -> PlanRequest:
+    """The plan that the flags describe; InputError names the flag that is wrong."""
+    from memx_engine import PlanRequest
+
+    missing = [f"--{name}" for name in (*_SHAPE, "mbs") if flags[name] is None]
+    if missing:
+        raise InputError(
+            "needed to describe a plan",
+            where=", ".join(missing),
+            hint="or give a plan file: memx-tui explain plan.yaml",
+        )
+    return PlanRequest(
+        tp=flags["tp"],
+        pp=flags["pp"],
+        dp=flags["dp"],
+        micro_batch=flags["mbs"],
+        layers=parse_layers(layers),
+        recompute=parse_recompute(recompute),
+        virtual_stages=parse_schedule(schedule),
+    )
+
+
+def parse_layers(text: str | None) -> tuple[int, ...] | Literal["auto"] | None:
+    """``8,8,7,7`` as a tuple; None, the even split, when left out."""
+    if text is None or text == "auto":
+        return "auto" if text else None
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise InputError(
+            f"{text!r} is not a list of layer counts", where="--layers", hint="for example 8,8,7,7, or auto"
+        ) from None
+
+
+def parse_recompute(text: str | None) -> tuple[Recompute, ...] | None:
+    """One word for each stage, or one for all; None leaves the choice to the planner."""
+    from memx_engine import Recompute
+
+    if text is None or text == "auto":
+        return None
+    try:
+        return tuple(Recompute.parse(word) for word in text.split(","))
+    except InputError as error:
+        raise InputError(error.message, where="--recompute", hint=error.hint) from None
+
+
+def parse_schedule(text: str) -> int:
+    """Virtual stages of ``1f1b`` (1) or ``interleaved:V``."""
+    name, _, depth = text.partition(":")
+    if text == "1f1b":
+        return 1
+    if name == "interleaved" and depth.isdigit() and 2 <= int(depth) <= 64:
+        return int(depth)
+    raise InputError(
+        f"schedule {text!r} is not known", where="--schedule", hint="use 1f1b, or interleaved:V with V of at least 2"
+    )
+
+
+def _explain_file(source: str, as_json: bool) -> None:
+    from memx_engine import explain_plan, load_plan
+
+    file = load_plan(source)
+    explanation = explain_plan(file.cluster, file.model, file.job, file.plan, objective=file.objective)
+    assumed = (*file.job.assumed, *file.model.assumed, *file.cluster.assumed)
+    title = f"{file.model.name} on {file.cluster.name}"
+    _show(explanation, title, (file.cluster, file.model, file.job), assumed, as_json)
+
+
+def _show(
+    explanation: Explanation, title: str, inputs: tuple[Any, Any, Any], assumed: tuple[str, ...], as_json: bool
+) -> None:
+    if as_json:
+        from memx_engine import explain_document
+
+        emit_json(explain_document(explanation, *inputs))
+        return
+    from memx_tui.text.explain_view import explain_text, inputs_heading
+    from memx_tui.text.style import Style
+
+    style = Style.of(sys.stdout)
+    emit(explain_text(explanation, inputs_heading(title, inputs, style), assumed, style))

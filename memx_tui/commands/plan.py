@@ -1,0 +1,206 @@
+"""``memx-tui plan``: search, show the ranked plans, save the chosen one."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from memx_engine import CancelledError, InputError, OutputError
+from memx_tui.commands.options import (
+    compute_options,
+    input_options,
+    job_options,
+    load_inputs,
+    sizes_option,
+    start_work,
+)
+from memx_tui.output import emit, emit_json, say
+
+if TYPE_CHECKING:
+    from memx_engine import Cluster, Job, RankedPlan, SearchOptions, SearchResult, TransformerSpec
+
+
+@click.command()
+@input_options
+@job_options()
+@sizes_option("--tp", "Tensor-parallel sizes to consider.")
+@sizes_option("--pp", "Pipeline depths to consider.")
+@sizes_option("--dp", "Data-parallel sizes to consider.")
+@click.option(
+    "--weights",
+    default="auto",
+    show_default=True,
+    metavar="NAME|T,M,V",
+    help="auto, heterogeneous, safety, throughput, or shares of time, peak and memory spread that sum to 1.",
+)
+@click.option(
+    "--top", type=click.IntRange(1, 10_000), default=10, show_default=True, metavar="N", help="Plans to show."
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(0, min_open=True),
+    metavar="S",
+    help="Stop after S seconds with the best found.",
+)
+@click.option("--pick", type=click.IntRange(1), default=1, metavar="N", help="Describe and save the plan of rank N.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Save the plan as YAML.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
+@click.option("--json", "as_json", is_flag=True, help="Print the whole result as one JSON object.")
+@compute_options
+def command(
+    *,
+    cluster: str | None,
+    model: str | None,
+    job_file: str | None,
+    weights: str,
+    top: int,
+    time_limit: float | None,
+    pick: int,
+    output: Path | None,
+    force: bool,
+    as_json: bool,
+    workspace: Path | None,
+    seed: int,
+    threads: int,
+    log_level: str,
+    **flags: Any,
+) -> None:
+    """Search for the best plans of a cluster and a model, and save one.
+
+    The ranked table goes to standard output, progress to standard error. Nothing needs to be measured first: until
+    it is, every number is labelled uncalibrated.
+
+    \b
+    memx-tui plan --cluster paper-20gpu --model llama2-7b -o plan.yaml
+    memx-tui plan --cluster my.yaml --model ./config.json --weights 0.6,0.2,0.2 --json
+    """
+    from memx_engine import SearchOptions, parse_weights
+
+    refuse_unwritable(output, force)
+    chosen_weights = parse_weights(weights)
+    start_work(workspace, log_level)
+    loaded = load_inputs(
+        cluster,
+        model,
+        job_file,
+        **{
+            name: flags[name]
+            for name in ("global_batch", "seq_len", "precision", "optimizer", "attention", "framework")
+        },
+        micro_batch_sizes=flags["mbs"],
+        tp_sizes=flags["tp"],
+        pp_sizes=flags["pp"],
+        dp_sizes=flags["dp"],
+    )
+    options = SearchOptions(
+        weights=chosen_weights, top=max(top, pick), time_limit_s=time_limit, seed=seed, threads=threads
+    )
+    result = run_search(loaded, options)
+    if pick > result.feasible:
+        raise InputError(f"only {result.feasible} plans were found", where=f"--pick {pick}")
+    chosen = result.detail(pick - 1)
+    if output is not None:
+        save(result, chosen, output, force)
+    if as_json:
+        from memx_engine import search_document
+
+        emit_json(search_document(result, top))
+        return
+    from memx_tui.text.search_view import search_text
+    from memx_tui.text.style import Style
+
+    style = Style.of(sys.stdout)
+    shown = [result.detail(row) for row in range(min(top, result.feasible))]
+    emit(search_text(result, shown, chosen, style, saved=output))
+
+
+def run_search(loaded: tuple[Cluster, TransformerSpec, Job], options: SearchOptions) -> SearchResult:
+    """Search with progress on standard error; Ctrl-C ends it with the best plan so far in the message.
+
+    Raises:
+        CancelledError: The operator interrupted the search.
+    """
+    from memx_engine import search
+    from memx_tui.progress import ProgressLine
+
+    progress = ProgressLine()
+    with stop_on_interrupt() as stop:
+        try:
+            result: SearchResult = search(*loaded, options=options, on_progress=progress, should_stop=stop.is_set)
+        finally:
+            progress.close()
+    if stop.is_set():
+        raise CancelledError("interrupted; nothing was written", hint=best_so_far(result))
+    return result
+
+
+def best_so_far(result: SearchResult) -> str:
+    """The best plan of an interrupted search in one line."""
+    from memx_tui.text import numbers
+    from memx_tui.text.plan_view import layers_by_type, recompute_by_type
+    from memx_tui.text.style import Style
+
+    best = result.detail(0)
+    s, style = best.plan.skeleton, Style(unicode=False)
+    return (
+        f"best so far: tp {s.tp} pp {s.pp} dp {s.dp} mbs {s.micro_batch}, layers {layers_by_type(best.plan, style)}, "
+        f"recompute {recompute_by_type(best.plan, style)}, {numbers.seconds(best.estimate.iteration_time_s)} s, "
+        f"phi {numbers.phi(best.phi)}"
+    )
+
+
+@contextmanager
+def stop_on_interrupt() -> Iterator[threading.Event]:
+    """Turn the first Ctrl-C into a request to stop; the second interrupts at once."""
+    stop = threading.Event()
+    previous = signal.getsignal(signal.SIGINT)
+
+    def request(signum: int, frame: object) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    if previous is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    signal.signal(signal.SIGINT, request)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def refuse_unwritable(output: Path | None, force: bool) -> None:
+    """Refuse an output path that cannot be written before the search, not after it.
+
+    Raises:
+        OutputError: It exists (without ``--force``), is a folder, or its folder is missing or read-only.
+    """
+    import os
+
+    if output is None:
+        return
+    where = f"-o {output}"
+    if output.is_dir():
+        raise OutputError("this is a folder", where=where, hint="name a file in it")
+    if output.exists() and not force:
+        raise OutputError("this file exists", where=where, hint="add --force to replace it, or choose another name")
+    folder = output.absolute().parent
+    if not folder.is_dir():
+        raise OutputError(f"the folder {folder} does not exist", where=where, hint="create it, or choose another")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError(f"the folder {folder} is not writable", where=where, hint="choose a folder you may write to")
+
+
+def save(result: SearchResult, chosen: RankedPlan, output: Path, force: bool) -> None:
+    """Write the plan file and say so."""
+    from memx_engine import plan_file, save_plan
+
+    save_plan(plan_file(result, chosen), output, force=force)
+    say(f"memx-tui: plan {chosen.rank} saved to {output}")
