@@ -1,0 +1,161 @@
+"""A dialog with a list that typing narrows; help and every chooser are one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Generic, TypeVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+V = TypeVar("V")
+
+
+@dataclass(frozen=True)
+class Item(Generic[V]):
+    """One line of the list.
+
+    Attributes:
+        cells: Columns; the first is padded to the widest of the list.
+        section: Items with the same section stand under one heading, in the order given.
+        words: More text that a filter may match.
+        enabled: Disabled items are shown dim and cannot be chosen.
+    """
+
+    value: V
+    cells: tuple[str, ...]
+    section: str = ""
+    words: str = ""
+    enabled: bool = True
+
+    def matches(self, terms: Sequence[str]) -> bool:
+        text = " ".join((*self.cells, self.section, self.words)).lower()
+        return all(term in text for term in terms)
+
+
+class PickDialog(ModalScreen[V | None], Generic[V]):
+    """Choose one item: type to filter, arrows to move, Enter to take.
+
+    Args:
+        title: What is being chosen.
+        items: The choices.
+        placeholder: Shown in the empty filter line.
+        typed: Makes a choice out of the text itself (a path); None where only listed items count.
+        selected: The value to start on.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "Close", id="pick.close", tooltip="Close without choosing"),
+        Binding("down,ctrl+n", "move(1)", "Down", id="pick.down", show=False, tooltip="Next line"),
+        Binding("up,ctrl+p", "move(-1)", "Up", id="pick.up", show=False, priority=True, tooltip="Previous line"),
+        Binding("pagedown", "move(10)", "Page down", id="pick.page-down", show=False, tooltip="Ten lines down"),
+        Binding("pageup", "move(-10)", "Page up", id="pick.page-up", show=False, tooltip="Ten lines up"),
+    ]
+    VERB: ClassVar[str] = "Choose"
+    MAX_FIRST: ClassVar[int] = 30
+
+    def __init__(
+        self,
+        title: str,
+        items: Sequence[Item[V]],
+        *,
+        placeholder: str = "type to filter",
+        typed: Callable[[str], Item[V] | None] | None = None,
+        selected: V | None = None,
+    ) -> None:
+        super().__init__()
+        self._title = title
+        self._items = tuple(items)
+        self._placeholder = placeholder
+        self._typed = typed
+        self._selected = selected
+        self._shown: list[Item[V]] = []
+        self._first = min(self.MAX_FIRST, max((len(item.cells[0]) for item in self._items), default=0))
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog pick-dialog") as box:
+            box.border_title = Content(self._title)  # type: ignore[assignment]  # Content is kept literal
+            yield Input(placeholder=self._placeholder, classes="pick-filter")
+            choices = OptionList(classes="pick-list", markup=False)
+            choices.can_focus = False
+            yield choices
+            yield Static(classes="dialog-keys", markup=False)
+
+    def on_mount(self) -> None:
+        self._fill("")
+        self.query_one(Input).focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        self._fill(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self._take()
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self._take()
+
+    def action_move(self, lines: int) -> None:
+        choices = self.query_one(OptionList)
+        step = 1 if lines > 0 else -1
+        for _ in range(abs(lines)):
+            before = choices.highlighted
+            (choices.action_cursor_down if step > 0 else choices.action_cursor_up)()
+            after = choices.highlighted
+            if before is not None and after is not None and (after - before) * step < 0:
+                choices.highlighted = before
+                break
+
+    def action_close(self) -> None:
+        self.dismiss(None)
+
+    @property
+    def chosen(self) -> Item[V] | None:
+        """The highlighted item."""
+        index = self.query_one(OptionList).highlighted
+        if index is None:
+            return None
+        option_id = self.query_one(OptionList).get_option_at_index(index).id
+        return self._shown[int(option_id)] if option_id is not None else None
+
+    def _take(self) -> None:
+        item = self.chosen
+        if item is not None and item.enabled:
+            self.dismiss(item.value)
+
+    def _fill(self, text: str) -> None:
+        terms = text.lower().split()
+        self._shown = [item for item in self._items if item.matches(terms)]
+        if self._typed is not None and (own := self._typed(text.strip())) is not None:
+            self._shown.insert(0, own)
+        choices = self.query_one(OptionList)
+        choices.clear_options()
+        section = ""
+        start: int | None = None
+        for index, item in enumerate(self._shown):
+            if item.section and item.section != section:
+                section = item.section
+                choices.add_option(Option(Content.styled(section, "$text-muted bold"), disabled=True))
+            if start is None and item.enabled or (not text and item.value == self._selected):
+                start = choices.option_count
+            choices.add_option(Option(self._line(item), id=str(index), disabled=not item.enabled))
+        choices.highlighted = start
+        if start is not None:
+            choices.scroll_to_highlight()
+        count = f"{len(self._shown)} of {len(self._items)}"
+        keys = f"enter {self.VERB}   esc Close   {count if self._shown else 'nothing matches'}"
+        self.query_one(".dialog-keys", Static).update(Content(keys))
+
+    def _line(self, item: Item[V]) -> Content:
+        first = item.cells[0].ljust(self._first)
+        rest = [(f"  {cell}", "$text-muted") for cell in item.cells[1:] if cell]
+        indent = "  " if item.section else ""
+        return Content.assemble(indent, first, *rest)
