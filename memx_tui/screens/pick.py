@@ -52,8 +52,8 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Close", id="pick.close", tooltip="Close without choosing"),
-        Binding("down,ctrl+n", "move(1)", "Down", id="pick.down", show=False, tooltip="Next line"),
-        Binding("up,ctrl+p", "move(-1)", "Up", id="pick.up", show=False, priority=True, tooltip="Previous line"),
+        Binding("down", "move(1)", "Down", id="pick.down", show=False, tooltip="Next line"),
+        Binding("up", "move(-1)", "Up", id="pick.up", show=False, tooltip="Previous line"),
         Binding("pagedown", "move(10)", "Page down", id="pick.page-down", show=False, tooltip="Ten lines down"),
         Binding("pageup", "move(-10)", "Page up", id="pick.page-up", show=False, tooltip="Ten lines up"),
     ]
