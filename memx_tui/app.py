@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -15,17 +15,23 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.command import Provider
 from textual.css.query import NoMatches
 from textual.screen import Screen
 from textual.signal import Signal
 
 from memx_engine import MemxError
 from memx_tui import jobs
+from memx_tui.config import Config
 from memx_tui.glyphs import ASCII, UNICODE, AsciiFilter
+from memx_tui.keys import binding_ids
 from memx_tui.messages import JobFailed, SearchCancelled, SearchFinished, SearchProgressed
+from memx_tui.palette import MemxCommands
 from memx_tui.paths import Paths, find_paths
+from memx_tui.remembering import SessionKeeper
 from memx_tui.screens.error import ErrorDialog
 from memx_tui.session import Change, Session
+from memx_tui.session_file import add_recent
 from memx_tui.themes import choose_theme, load_themes
 
 if TYPE_CHECKING:
@@ -87,12 +93,16 @@ class MemxApp(App[None]):
         theme: Name of a theme; None takes the last one or what suits the terminal.
         ascii_only: Draw with bytes below 0x80 only.
         paths: Where files live.
+        config: What the configuration file says.
+        problems: What went wrong before the start; each is shown once.
+        remember: Write the session file.
     """
 
     TITLE = "memx"
     CSS_PATH = "styles/memx.tcss"
     ENABLE_COMMAND_PALETTE = True
     COMMAND_PALETTE_BINDING = "ctrl+p"
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {MemxCommands}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1", "help", "Help", id="help", tooltip="Keys of this screen, searchable"),
         Binding("ctrl+p,colon", "command_palette", "Palette", id="palette", tooltip="Every action by name"),
@@ -127,8 +137,12 @@ class MemxApp(App[None]):
         theme: str | None = None,
         ascii_only: bool = False,
         paths: Paths | None = None,
+        config: Config | None = None,
+        problems: Sequence[MemxError] = (),
+        remember: bool = False,
     ) -> None:
         super().__init__()
+        self.config = config or Config()
         self.session = session or Session()
         self.paths = paths or find_paths()
         self.ascii_only = ascii_only
@@ -140,12 +154,16 @@ class MemxApp(App[None]):
         self._interrupted_at = 0.0
         for mode in MODE_TABLE:
             self.add_mode(mode.name, mode.build)
-        self.themes, self._theme_problems = load_themes(self.paths.themes)
+        self.themes, theme_problems = load_themes(self.paths.themes)
         for file in self.themes.values():
             self.register_theme(file.to_textual())
+        self.chosen_theme = theme
         self.theme, problem = choose_theme(theme, self.themes, os.environ)
-        if problem is not None:
-            self._theme_problems = (*self._theme_problems, problem)
+        self._problems = [*problems, *theme_problems, *([problem] if problem else [])]
+        self._keeper = SessionKeeper(self, self.paths.session_file) if remember else None
+        if self.config.keymap:
+            self._problems += self.config.keymap_problems(binding_ids())
+            self.set_keymap(dict(self.config.keymap))
 
     def get_css_variables(self) -> dict[str, str]:
         variables = super().get_css_variables()
@@ -157,8 +175,10 @@ class MemxApp(App[None]):
 
     def on_mount(self) -> None:
         self.animation_level = "none"
-        if self._theme_problems:
-            self.say("\n".join(str(problem) for problem in self._theme_problems), warning=True)
+        if not self.config.borders:
+            self.add_class("-borderless")
+        for problem in self._problems:
+            self.say(str(problem), warning=True)
         self.open_mode(self.session.mode or ("plans" if self.session.cluster else "cluster"))
         if self.session.ready and self.session.result is None:
             self.start_search()
@@ -191,16 +211,40 @@ class MemxApp(App[None]):
     def publish(self, change: Change) -> None:
         """Tell the screens that something in the session has changed."""
         self.session_changed.publish(change)
+        if self._keeper is not None:
+            self._keeper.changed(change)
 
     def set_cluster(self, cluster: Cluster, source: str = "") -> None:
         """Work on another cluster; results of the old one stay visible and are called stale."""
         self.session.cluster, self.session.cluster_source = cluster, source
+        if source:
+            self.session.recent = add_recent(self.session.recent, source)
         self.publish("cluster")
 
     def set_model(self, model: TransformerSpec, source: str = "") -> None:
         """Work on another model; results of the old one stay visible and are called stale."""
         self.session.model, self.session.model_source = model, source
         self.publish("model")
+
+    def open_cluster(self, source: str) -> None:
+        """Show the Cluster screen with a sample or file opened in it."""
+        from memx_tui.screens.cluster import ClusterScreen
+
+        self.open_mode("cluster")
+        screen = self.screen
+        if isinstance(screen, ClusterScreen):
+            screen.call_after_refresh(screen.open_source, source)
+
+    def choose_theme(self, name: str) -> None:
+        """Change the theme, and keep it for the next start."""
+        self.theme = self.chosen_theme = name
+        self.publish("theme")
+
+    def sort_plans(self, key: str) -> None:
+        """List the plans by one of the sort keys."""
+        self.session.view.sort = key
+        self.open_mode("plans")
+        self.publish("view")
 
     # Search
 
@@ -344,6 +388,8 @@ class MemxApp(App[None]):
     def leave(self) -> None:
         """Stop every job and exit."""
         self.cancel_search()
+        if self._keeper is not None:
+            self._keeper.write()
         self.exit()
 
     def focus_first(self, selector: str) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
+from pkgutil import iter_modules
 
-from textual.app import App
 from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.screen import Screen
@@ -111,9 +112,19 @@ def _places(screen: Screen[object]) -> Iterator[tuple[str, DOMNode]]:
     yield "Everywhere", screen.app
 
 
-def binding_ids(app: App[object], screens: Iterator[type[DOMNode]]) -> set[str]:
-    """Every binding id of the app and of these classes."""
-    found = {binding.id for binding in declared(app)}
-    for cls in screens:
-        found |= {binding.id for binding in declared(cls)}
-    return {name for name in found if name}
+def binding_ids() -> set[str]:
+    """Every binding id of the app, its screens, dialogs and panes."""
+    import memx_tui
+
+    for module in iter_modules(memx_tui.__path__, "memx_tui."):
+        if module.ispkg and module.name in ("memx_tui.screens", "memx_tui.widgets"):
+            for inner in iter_modules(import_module(module.name).__path__, f"{module.name}."):
+                import_module(inner.name)
+    found: set[str] = set()
+    waiting: list[type[DOMNode]] = [DOMNode]
+    while waiting:
+        cls = waiting.pop()
+        waiting += cls.__subclasses__()
+        if cls.__module__.startswith("memx_tui."):
+            found |= {binding.id for binding in declared(cls) if binding.id}
+    return found

@@ -11,7 +11,6 @@ from textual.command import DiscoveryHit, Hit, Hits, Provider
 from textual.markup import escape
 from textual.screen import Screen
 
-from memx_engine import sample_clusters
 from memx_tui.keys import entries
 from memx_tui.session import SORT_KEYS
 
@@ -45,6 +44,8 @@ class Command:
 
 def commands(app: MemxApp, screen: Screen[Any]) -> Iterator[Command]:
     """Everything the palette offers over ``screen``, actions first."""
+    from memx_engine import sample_clusters
+
     for entry in entries(screen):
         if entry.enabled and entry.binding_id != "palette":
             keys = ", ".join(entry.keys)

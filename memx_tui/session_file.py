@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from memx_engine import InputError, MemxError
@@ -12,7 +13,8 @@ from memx_tui.files import write_text
 VERSION = 1
 MAX_BYTES = 256 * 1024
 MAX_RECENT = 10
-_SCREENS = ("cluster", "plans", "compare")
+
+JobValue = int | str | tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -22,30 +24,35 @@ class SessionState:
     Attributes:
         cluster, model: As the operator named them: a sample or preset name, or a path.
         recent: Cluster files and samples opened lately, newest first.
-        job: What was set on the job form, as text by field; fields left at their default are absent.
-        weights: The weights in words, such as ``auto``.
+        job_file: Path of a job file.
+        job: What was set on the job form, by the name of the job's field; fields left at their default are absent.
+        weights: The weights in words: ``auto``, a profile, or ``T,M,V``.
         screen: ``cluster``, ``plans`` or ``compare``.
-        sort, descending, filter: How the plans were listed.
-        marks: Marked plans, each by the key that its screen gives it.
+        sort, descending, filter, fits_only, frontier_only, axes: How the plans were looked at.
+        marks: Letter to the key that names a plan.
         theme: The last theme chosen; None follows the terminal.
     """
 
-    cluster: str | None = None
-    model: str | None = None
+    cluster: str = ""
+    model: str = ""
     recent: tuple[str, ...] = ()
-    job: tuple[tuple[str, str], ...] = ()
-    weights: str | None = None
-    screen: str | None = None
-    sort: str | None = None
+    job_file: str | None = None
+    job: Mapping[str, JobValue] = field(default_factory=dict)
+    weights: str = "auto"
+    screen: str = ""
+    sort: str = "rank"
     descending: bool = False
     filter: str = ""
-    marks: tuple[str, ...] = ()
+    fits_only: bool = False
+    frontier_only: bool = False
+    axes: str = "time-peak"
+    marks: Mapping[str, str] = field(default_factory=dict)
     theme: str | None = None
 
-    def opened(self, source: str) -> SessionState:
-        """This state with ``source`` as the cluster, and first among the recent ones."""
-        recent = (source, *(other for other in self.recent if other != source))
-        return replace(self, cluster=source, recent=recent[:MAX_RECENT])
+
+def add_recent(recent: Iterable[str], source: str) -> tuple[str, ...]:
+    """``recent`` with ``source`` first, without repeats, at most ten."""
+    return (source, *(other for other in recent if other != source))[:MAX_RECENT]
 
 
 def load_session(file: Path, *, fresh: bool = False) -> tuple[SessionState, MemxError | None]:
@@ -95,29 +102,49 @@ def _parse(data: bytes, file: Path) -> SessionState:
         raise InputError(f"is not a session of version {VERSION}", where=f"{file}:1: version")
     values = {f.name: document[f.name] for f in fields(SessionState) if f.name in document}
     for name, value in values.items():
-        if not _fits(name, value):
+        if not _CHECKS[name](value):
             line = _line_of(data.decode("utf-8"), name)
             raise InputError("has a value of the wrong kind", where=f"{file}:{line}: {name}")
-    values["job"] = tuple((key, value) for key, value in values.get("job", ()))
-    for name in ("recent", "marks"):
-        values[name] = tuple(values.get(name, ()))
+    values["recent"] = tuple(values.get("recent", ()))
+    values["job"] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.get("job", {}).items()}
     return SessionState(**values)
 
 
-def _fits(name: str, value: object) -> bool:
-    if name == "descending":
-        return isinstance(value, bool)
-    if name in ("recent", "marks"):
-        return isinstance(value, list) and all(isinstance(item, str) for item in value)
-    if name == "job":
-        return isinstance(value, list) and all(
-            isinstance(pair, list) and len(pair) == 2 and all(isinstance(item, str) for item in pair) for pair in value
-        )
-    if name == "screen":
-        return value is None or value in _SCREENS
-    if name == "filter":
-        return isinstance(value, str)
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_text_or_none(value: object) -> bool:
     return value is None or isinstance(value, str)
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def _is_marks(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+
+
+def _is_job(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        all(type(number) is int for number in item) if isinstance(item, list) else type(item) in (int, str)
+        for item in value.values()
+    )
+
+
+_CHECKS: dict[str, Callable[[object], bool]] = {
+    **dict.fromkeys(("cluster", "model", "weights", "screen", "sort", "filter", "axes"), _is_text),
+    **dict.fromkeys(("descending", "fits_only", "frontier_only"), _is_flag),
+    **dict.fromkeys(("theme", "job_file"), _is_text_or_none),
+    "recent": _is_texts,
+    "marks": _is_marks,
+    "job": _is_job,
+}
 
 
 def _line_of(text: str, key: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from memx_engine import OutputError
 from memx_tui.files import write_text
 
 if TYPE_CHECKING:
+    from memx_engine import RankedPlan, SearchResult
     from memx_tui.app import MemxApp
 
 
@@ -84,12 +86,12 @@ class ExportDialog(ModalScreen[Path | None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog export-dialog") as box:
-            box.border_title = Content(self._title)  # type: ignore[assignment]  # Content is kept literal
+            box.border_title = Content(self._title)  # Content is kept literal
             yield Static(classes="export-format", markup=False)
             yield Input(value=self.format.default, placeholder="path of the file", classes="export-path")
             yield Static(classes="export-status", markup=False)
             with VerticalScroll(classes="export-preview", can_focus=True) as preview:
-                preview.border_title = Content("preview")  # type: ignore[assignment]  # Content is kept literal
+                preview.border_title = Content("preview")  # Content is kept literal
                 yield Static(classes="export-text", markup=False)
             yield Static(classes="dialog-keys", markup=False)
 
@@ -154,9 +156,7 @@ class ExportDialog(ModalScreen[Path | None]):
         cast("MemxApp", self.app).say(f"saved {written}")
 
     def _show_format(self) -> None:
-        names = [
-            (f" {kind.name} ", "bold $accent" if kind is self.format else "$text-muted") for kind in self._formats
-        ]
+        names = [(f" {kind.name} ", "bold $accent" if kind is self.format else "$text-muted") for kind in self._formats]
         count = self.text.count("\n")
         size = f"  {count:,} lines, {len(self.text.encode()) / 1024:.1f} KiB"
         self.query_one(".export-format", Static).update(Content.assemble("format ", *names, (size, "$text-muted")))
@@ -183,3 +183,13 @@ class ExportDialog(ModalScreen[Path | None]):
         elif len(self._formats) > 1:
             keys = "enter Save   ctrl+f Format   ctrl+y Copy   tab Preview   esc Close"
         self.query_one(".dialog-keys", Static).update(Content(keys))
+
+
+def plan_export(result: SearchResult, ranked: RankedPlan) -> ExportDialog:
+    """The dialog that saves one plan of a result."""
+    from memx_engine import plan_file, plan_text
+
+    cluster, model = result.cluster.name, result.model.name
+    words = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model}-on-{cluster}-plan{ranked.rank}").strip("-.")[:80]
+    form = Format("plan YAML", f"{words or 'plan'}.yaml", lambda: plan_text(plan_file(result, ranked)))
+    return ExportDialog(f"Export plan {ranked.rank}", [form])

@@ -80,7 +80,7 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog pick-dialog") as box:
-            box.border_title = Content(self._title)  # type: ignore[assignment]  # Content is kept literal
+            box.border_title = Content(self._title)  # Content is kept literal
             yield Input(placeholder=self._placeholder, classes="pick-filter")
             choices = OptionList(classes="pick-list", markup=False)
             choices.can_focus = False

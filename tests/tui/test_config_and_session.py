@@ -5,19 +5,23 @@ from pathlib import Path
 import pytest
 
 from memx_tui.config import Config, load_config
-from memx_tui.session_file import MAX_RECENT, SessionState, load_session, save_session
+from memx_tui.session_file import MAX_RECENT, SessionState, add_recent, load_session, save_session
 
 STATE = SessionState(
     cluster="paper-20gpu",
     model="llama2-7b",
     recent=("paper-20gpu", "/a/[b]/c.yaml"),
-    job=(("global_batch", "512"), ("precision", "fp16")),
+    job_file="/a/job.yaml",
+    job={"global_batch": 512, "precision": "fp16", "tp_sizes": (2, 4)},
     weights="auto",
     screen="plans",
-    sort="tokens_per_s",
+    sort="tokens",
     descending=True,
     filter="tp<=4 pp>=2",
-    marks=("k1", "k2"),
+    fits_only=True,
+    frontier_only=True,
+    axes="time-spread",
+    marks={"A": "tp4 pp2", "C": "tp2 pp4"},
     theme="memx-light",
 )
 
@@ -82,7 +86,7 @@ def test_check_29_fresh_ignores_the_session_and_keeps_the_file(tmp_path: Path) -
         (b'{"version": 1,\n "sort": ', ":2"),
         (b'{"version": 1,\n "cluster": 7}', ":2: cluster"),
         (b'{"version": 1, "marks": "abc"}', ":1: marks"),
-        (b'{"version": 1, "job": [["a"]]}', ":1: job"),
+        (b'{"version": 1, "job": {"a": [1, "x"]}}', ":1: job"),
         (b'{"version": 9}', ":1: version"),
         (b"[]", ":1: version"),
         (b"\xff\xfe\x00", ":1"),
@@ -100,9 +104,8 @@ def test_check_25_corrupt_session_is_set_aside_and_reported(tmp_path: Path, cont
 
 
 def test_recent_clusters_are_few_and_newest_first() -> None:
-    state = SessionState()
+    recent: tuple[str, ...] = ()
     for n in range(MAX_RECENT + 5):
-        state = state.opened(f"c{n}")
-    state = state.opened("c12")
-    assert state.recent[:3] == ("c12", "c14", "c13") and len(state.recent) == MAX_RECENT
-    assert state.cluster == "c12"
+        recent = add_recent(recent, f"c{n}")
+    recent = add_recent(recent, "c12")
+    assert recent[:3] == ("c12", "c14", "c13") and len(recent) == MAX_RECENT
