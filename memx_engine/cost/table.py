@@ -29,6 +29,7 @@ class StageTable:
         gpus: (P,) GPUs per stage, the weights of the memory variance.
         options: The R recompute strategies, lightest first.
         micro_batches: G. virtual_stages: v. fixed_s: Time per iteration outside the pipeline.
+        wrap_s: One-way transfer from the last stage to the first; matters to interleaved schedules only.
     """
 
     forward_s: Array
@@ -43,6 +44,7 @@ class StageTable:
     layers: int
     virtual_stages: int = 1
     fixed_s: float = 0.0
+    wrap_s: float = 0.0
 
     @property
     def stages(self) -> int:
