@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,3 +71,85 @@ class Objective:
             + w.variance * np.log((variance + ref.epsilon_bytes2) / (ref.variance_bytes2 + ref.epsilon_bytes2))
         )
         return np.asarray(np.exp(log_phi))
+
+
+# The command line's words beside the profiles' own names.
+_PROFILE_WORDS = {
+    "heterogeneous": "heterogeneous",
+    "safety": "safety",
+    "safety-first": "safety",
+    "throughput": "throughput",
+    "throughput-first": "throughput",
+}
+_HINT = "use auto, heterogeneous, safety, throughput, or three numbers for time, peak and variance such as 0.4,0.2,0.4"
+
+SAFETY_MARGIN = 0.10
+"""Below this best margin of memory the safety-first profile is chosen."""
+UNIFORM_COMPUTE = 0.10
+"""Up to this heterogeneity index a cluster counts as homogeneous."""
+
+
+def profile_weights(profile: str, reason: str = "") -> Weights:
+    """The weights of a named profile; KeyError when there is no such profile."""
+    time, peak, variance = PROFILES[profile]
+    return Weights(profile, time, peak, variance, reason)
+
+
+def parse_weights(text: str) -> Weights | None:
+    """Read ``auto`` (None), a profile's name, or ``T,M,V``; InputError otherwise."""
+    word = text.strip().lower()
+    if word == "auto":
+        return None
+    if word in _PROFILE_WORDS:
+        return profile_weights(_PROFILE_WORDS[word], "as asked")
+    parts = word.split(",")
+    if len(parts) != 3:
+        raise InputError(f"weights {text!r} are neither a profile nor three numbers", where="--weights", hint=_HINT)
+    try:
+        time, peak, variance = (float(part) for part in parts)
+    except ValueError:
+        raise InputError(f"weights {text!r} are not numbers", where="--weights", hint=_HINT) from None
+    return Weights("custom", time, peak, variance, "as asked")
+
+
+def choose_weights(best_margin: float, heterogeneity: float) -> Weights:
+    """The profile that ``auto`` stands for.
+
+    Args:
+        best_margin: The largest, over feasible plans, of the smallest per-GPU free fraction of memory.
+        heterogeneity: Standard deviation over mean of the devices' compute.
+    """
+    if best_margin < SAFETY_MARGIN:
+        return profile_weights(
+            "safety",
+            f"even the roomiest plan leaves only {best_margin:.1%} of its fullest GPU free (below {SAFETY_MARGIN:.0%})",
+        )
+    if heterogeneity <= UNIFORM_COMPUTE:
+        return profile_weights(
+            "throughput",
+            f"the devices compute alike (heterogeneity index {heterogeneity:.2f}, at most {UNIFORM_COMPUTE:.2f})",
+        )
+    return profile_weights(
+        "heterogeneous",
+        f"the devices differ (heterogeneity index {heterogeneity:.2f}, above {UNIFORM_COMPUTE:.2f})",
+    )
+
+
+def compute_references(
+    times_s: Sequence[float], peaks_bytes: Sequence[float], variances_bytes2: Sequence[float], *, rule: str = "memx"
+) -> References:
+    """Scales of the three terms: medians over the skeletons' even-split plans, and the floor of the variance.
+
+    The paper's floor, 1 % of the reference variance (rule ``paper``), lets a plan of zero variance buy almost any
+    slowdown; the default adds the square of 10 % of the reference peak. ValueError when the sequences are empty.
+    """
+    if not times_s:
+        raise ValueError("no plan to take references from")
+    time_s, peak, variance = (float(np.median(np.asarray(x))) for x in (times_s, peaks_bytes, variances_bytes2))
+    floor = 0.01 * variance
+    if rule == "memx":
+        floor = max(floor, (0.1 * peak) ** 2)
+    elif rule != "paper":
+        raise ValueError(f"epsilon rule {rule!r} is not known (memx, paper)")
+    # One byte squared keeps Phi finite where every plan has equal memory everywhere.
+    return References(time_s, peak, variance, max(floor, 1.0))

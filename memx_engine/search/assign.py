@@ -1,0 +1,109 @@
+"""From a skeleton to its best plan: the inner solver under the framework's rules, and the plan it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from memx_engine.cost.table import StageTable
+from memx_engine.inputs.cluster import Cluster
+from memx_engine.inputs.job import Framework
+from memx_engine.inputs.model import TransformerSpec
+from memx_engine.plan import Plan, Recompute, Skeleton, Stage
+from memx_engine.search.bounds import as_1f1b, only_option
+from memx_engine.search.dynamic import Solution, solve
+from memx_engine.search.objective import Objective
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """A skeleton's best plan. ``time_s`` by the additive form (by the interleaved estimate where v > 1).
+
+    ``worst_fraction`` is the highest memory / capacity over the stages, ``worst_type`` the GPU type of that stage.
+    """
+
+    plan: Plan
+    time_s: float
+    peak_bytes: float
+    variance_bytes2: float
+    phi: float
+    lower_bound_phi: float
+    optimal: bool
+    worst_fraction: float
+    worst_type: str
+
+
+def assign(
+    cluster: Cluster,
+    model: TransformerSpec,
+    framework: Framework,
+    skeleton: Skeleton,
+    table: StageTable,
+    objective: Objective,
+    *,
+    incumbent_phi: float = float("inf"),
+    should_stop: Callable[[], bool] | None = None,
+) -> Assigned | None:
+    """The best split and recompute of ``skeleton``, whose table is ``table``; None where nothing fits."""
+    unit = table.virtual_stages
+    table = as_1f1b(table)
+    if framework is Framework.MEGATRON:
+        solution, options = _one_for_all(table, objective, incumbent_phi, should_stop)
+    else:
+        solution = solve(table, objective, incumbent_phi=incumbent_phi, should_stop=should_stop)
+        options = solution.options if solution else ()
+    if solution is None:
+        return None
+    at = (np.arange(table.stages), np.asarray(solution.layers), np.asarray(options))
+    used = table.memory_bytes[at] / table.capacity_bytes
+    plan = build_plan(
+        cluster, model, skeleton, [n * unit for n in solution.layers], [table.options[r] for r in options]
+    )
+    return Assigned(
+        plan,
+        solution.time_s,
+        solution.peak_bytes,
+        solution.variance_bytes2,
+        solution.phi,
+        solution.lower_bound_phi,
+        solution.optimal,
+        float(used.max()),
+        skeleton.placements[int(used.argmax())].gpu_type,
+    )
+
+
+def build_plan(
+    cluster: Cluster,
+    model: TransformerSpec,
+    skeleton: Skeleton,
+    layers: Sequence[int],
+    recompute: Sequence[Recompute],
+) -> Plan:
+    """The plan of a skeleton with its layers and recompute; chunks are equal, the first ones larger where not."""
+    stages = []
+    for placement, n, option in zip(skeleton.placements, layers, recompute, strict=True):
+        base, extra = divmod(n, skeleton.virtual_stages)
+        chunks = tuple(base + (v < extra) for v in range(skeleton.virtual_stages))
+        stages.append(Stage(placement, chunks, option))
+    first, last = (cluster.gpu_type(skeleton.placements[i].gpu_type).vendor for i in (0, -1))
+    untied = model.tied_embeddings and skeleton.pp > 1 and first != last
+    return Plan(skeleton, tuple(stages), untied)
+
+
+def _one_for_all(
+    table: StageTable,
+    objective: Objective,
+    incumbent_phi: float,
+    should_stop: Callable[[], bool] | None,
+) -> tuple[Solution | None, tuple[int, ...]]:
+    """The best single strategy for every stage, and its index for each."""
+    best: Solution | None = None
+    pick = 0
+    for option in range(len(table.options)):
+        limit = min(incumbent_phi, best.phi) if best else incumbent_phi
+        found = solve(only_option(table, option), objective, incumbent_phi=limit, should_stop=should_stop)
+        if found is not None and (best is None or found.phi < best.phi):
+            best, pick = found, option
+    return best, (pick,) * table.stages

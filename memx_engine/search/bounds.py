@@ -1,0 +1,193 @@
+"""What a skeleton's table says before its split is chosen: does it fit, how good can it be, what its even split gives.
+
+Everything here is a few array operations per skeleton, because a large cluster has tens of thousands of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memx_engine.cost.table import StageTable
+from memx_engine.search.space import even_split
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class PlanFigures:
+    """The three measures of one plan; ``time_s`` by the additive form."""
+
+    time_s: float
+    peak_bytes: float
+    variance_bytes2: float
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Bounds over every split and recompute of a skeleton.
+
+    Attributes:
+        excess_bytes: By how much the fullest stage exceeds its capacity at the split that fits best; <= 0 fits.
+        binding_stage: The stage of that excess.
+        utilization: The least possible highest memory / capacity. time_s, peak_bytes, variance_bytes2: No plan of the
+            skeleton that fits is better in any of them (infinite where none fits); time by the additive form.
+        even: The figures of the even split with the lightest recompute that fits; None where it does not fit.
+    """
+
+    excess_bytes: float
+    binding_stage: int
+    utilization: float
+    time_s: float
+    peak_bytes: float
+    variance_bytes2: float
+    even: PlanFigures | None
+
+    @property
+    def fits(self) -> bool:
+        return self.excess_bytes <= 0.0
+
+
+def as_1f1b(table: StageTable) -> StageTable:
+    """An interleaved table as the 1F1B table of the same estimated time, counted in units of v layers.
+
+    With v chunks per stage the estimate ``G max t + (sum t - max t)/v`` equals ``(Gv - 1) max(t/v) + sum(t/v)``: the
+    additive form of a pipeline with v times as many micro-batches and stages v times as short. Every chunk is passed on,
+    so transfers count v times; the wrap-around with them. A chunk is the same
+    number of layers on every virtual stage of a stage, so n layers are n / v units.
+    """
+    v = table.virtual_stages
+    if v == 1:
+        return table
+    return replace(
+        table,
+        forward_s=table.forward_s[:, ::v] / v,
+        backward_s=table.backward_s[:, ::v] / v,
+        memory_bytes=table.memory_bytes[:, ::v],
+        tail_s=table.tail_s[:, ::v],
+        layers=table.layers // v,
+        p2p_s=np.zeros_like(table.p2p_s),
+        micro_batches=table.micro_batches * v,
+        virtual_stages=1,
+        fixed_s=table.fixed_s + 2 * v * float(table.p2p_s.sum()) + 2 * (v - 1) * table.wrap_s,
+    )
+
+
+def only_option(table: StageTable, option: int) -> StageTable:
+    """The table with one recompute strategy left."""
+    pick = slice(option, option + 1)
+    return replace(
+        table,
+        forward_s=table.forward_s[:, :, pick],
+        backward_s=table.backward_s[:, :, pick],
+        memory_bytes=table.memory_bytes[:, :, pick],
+        options=table.options[pick],
+    )
+
+
+def transfer_s(table: StageTable) -> Array:
+    """(P,) transfers beside each stage, c_{i-1} + c_i."""
+    padded = np.concatenate([[0.0], table.p2p_s, [0.0]])
+    return np.asarray(padded[:-1] + padded[1:])
+
+
+def figures(table: StageTable, layers: tuple[int, ...], options: tuple[int, ...]) -> PlanFigures:
+    """The measures of one split and recompute of a 1F1B table; options are indices into ``table.options``."""
+    at = (np.arange(table.stages), np.asarray(layers), np.asarray(options))
+    time = table.forward_s[at] + table.backward_s[at]
+    memory = table.memory_bytes[at]
+    tail = float(table.tail_s[at[0], at[1]].max())
+    total = (
+        (table.micro_batches - 1) * float((time + transfer_s(table)).max())
+        + float(time.sum())
+        + 2.0 * float(table.p2p_s.sum())
+        + table.fixed_s
+        + tail
+    )
+    mean = float(np.average(memory, weights=table.gpus))
+    return PlanFigures(total, float(memory.max()), float(np.average((memory - mean) ** 2, weights=table.gpus)))
+
+
+def compute_bounds(table: StageTable, *, one_recompute: bool = False) -> Bounds:
+    """Bounds of a skeleton.
+
+    Args:
+        table: The skeleton's table, interleaved or not.
+        one_recompute: Every stage must use the same strategy (one setting for the whole job).
+    """
+    table = as_1f1b(table)
+    capacity = table.capacity_bytes[:, None]
+    memory = table.memory_bytes
+    least = _envelope(memory.min(axis=2))
+    over = least - capacity
+    excess = _least_maximum(over, table.layers)
+    binding = int(_stage_at(over, excess))
+    utilization = _least_maximum(least / capacity, table.layers)
+    if excess > 0.0 or not np.isfinite(excess):
+        inf = float("inf")
+        return Bounds(excess, binding, utilization, inf, inf, inf, None)
+    fits = memory <= capacity[:, :, None]
+    time = _envelope(np.where(fits, table.time_s, np.inf).min(axis=2))
+    period = _least_maximum(time + transfer_s(table)[:, None], table.layers)
+    first = time[:, 1]
+    with np.errstate(invalid="ignore"):
+        slope = (time[:, 2:] - first[:, None]) / np.arange(1, table.layers)
+    spare = table.layers - table.stages
+    total = float(first.sum()) + (spare * float(np.nanmin(slope)) if spare > 0 else 0.0)
+    tail = float(_envelope(table.tail_s)[:, 1].max())
+    time_s = (table.micro_batches - 1) * period + total + 2.0 * float(table.p2p_s.sum()) + table.fixed_s + tail
+    peak = _least_maximum(least, table.layers)
+    highest = np.where(fits, memory, -np.inf).max(axis=(1, 2))
+    variance = _least_variance(least[:, 1], highest, table.gpus)
+    return Bounds(excess, binding, utilization, time_s, peak, variance, _even(table, fits, one_recompute))
+
+
+def _even(table: StageTable, fits: NDArray[np.bool_], one_recompute: bool) -> PlanFigures | None:
+    layers = np.asarray(even_split(table.layers, table.stages))
+    usable = fits[np.arange(table.stages), layers, :]
+    if one_recompute:
+        usable = np.broadcast_to(usable.all(axis=0), usable.shape)
+    if not usable.any(axis=1).all():
+        return None
+    return figures(table, tuple(layers.tolist()), tuple(usable.argmax(axis=1).tolist()))
+
+
+def _envelope(values: Array) -> Array:
+    """(P, L+1) least value over at least n layers: never decreases in n, never above the true value."""
+    return np.asarray(np.minimum.accumulate(values[:, ::-1], axis=1)[:, ::-1])
+
+
+def _least_maximum(values: Array, layers: int) -> float:
+    """The least possible maximum over stages, each stage having at least one layer; values never decrease in n.
+
+    Stage i can take as many layers as it has values up to the maximum, so the maximum must cover L values in all.
+    """
+    flat = values[:, 1:].ravel()
+    return max(float(np.partition(flat, layers - 1)[layers - 1]), float(values[:, 1].max()))
+
+
+def _stage_at(values: Array, maximum: float) -> int:
+    """A stage that sits at the maximum."""
+    return int((values[:, 1:] == maximum).any(axis=1).argmax())
+
+
+def _least_variance(low: Array, high: Array, weights: Array) -> float:
+    """The least variance of numbers that lie in [low, high]: all as near as they can to one common value.
+
+    The squared distance to a centre c is convex in c, and its least value lies at c where the clipped mean equals c.
+    """
+    if low.max() <= high.min():
+        return 0.0
+    # The clipped mean minus c falls piecewise linearly in c, with corners at the ends of the ranges.
+    corners = np.sort(np.concatenate([low, high]))
+    pull = np.average(np.clip(corners[:, None], low, high), axis=1, weights=weights) - corners
+    after = int(np.argmax(pull <= 0.0))
+    before = max(after - 1, 0)
+    fall = pull[before] - pull[after]
+    share = pull[before] / fall if fall > 0.0 else 0.0
+    centre = corners[before] + share * (corners[after] - corners[before])
+    spread = float(np.average((np.clip(centre, low, high) - centre) ** 2, weights=weights))
+    # Rounding must not lift the bound above a plan that reaches it.
+    return spread * (1.0 - 1e-9)

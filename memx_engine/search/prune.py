@@ -1,0 +1,47 @@
+"""When a skeleton need not be solved: the memory rule and the time rule (placement is :mod:`.space`'s)."""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field
+
+from memx_engine.search.bounds import Bounds, PlanFigures
+from memx_engine.search.objective import Objective
+from memx_engine.search.pareto import Front
+
+TIME_RULES = ("corner", "paper")
+"""``corner``: the skeleton's corner of bounds is worse than the N-th best Phi and dominated by the front found so far.
+``paper``: its time bound alone is worse than the N-th fastest plan found; this can delete a better Phi."""
+
+
+def corner_phi(bounds: Bounds, objective: Objective) -> float:
+    """Phi of a skeleton's bounds: no plan of it that fits is better."""
+    return objective.phi(bounds.time_s, bounds.peak_bytes, bounds.variance_bytes2)
+
+
+@dataclass
+class Incumbents:
+    """The plans found so far, as far as the time rule needs them."""
+
+    keep: int
+    rule: str = "corner"
+    front: Front = field(default_factory=Front)
+    _phis: list[float] = field(default_factory=list)
+    _times: list[float] = field(default_factory=list)
+
+    def add(self, found: PlanFigures, phi: float) -> None:
+        self.front.add(found.time_s, found.peak_bytes, found.variance_bytes2)
+        for values, value in ((self._phis, phi), (self._times, found.time_s)):
+            insort(values, value)
+            del values[self.keep :]
+
+    @property
+    def phi_limit(self) -> float:
+        """The N-th best Phi: a skeleton may be closed only above it."""
+        return self._phis[-1] if len(self._phis) == self.keep else float("inf")
+
+    def closes(self, bounds: Bounds, phi: float) -> bool:
+        """Whether the time rule removes a skeleton with these bounds and this corner Phi."""
+        if self.rule == "paper":
+            return len(self._times) == self.keep and bounds.time_s > self._times[-1]
+        return phi > self.phi_limit and self.front.dominates(bounds.time_s, bounds.peak_bytes, bounds.variance_bytes2)

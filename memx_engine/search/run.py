@@ -1,0 +1,327 @@
+"""The search: enumerate skeletons, prune, solve each for Phi, rank by events."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from memx_engine.cost.table import Estimator
+from memx_engine.errors import CancelledError, InputError
+from memx_engine.inputs.cluster import Cluster
+from memx_engine.inputs.job import Framework, Job
+from memx_engine.inputs.model import TransformerSpec
+from memx_engine.plan import Skeleton
+from memx_engine.search.assign import Assigned, assign
+from memx_engine.search.bounds import Bounds, PlanFigures, compute_bounds
+from memx_engine.search.counting import count_plans
+from memx_engine.search.diagnose import no_feasible_plan
+from memx_engine.search.objective import Objective, Weights, choose_weights, compute_references
+from memx_engine.search.prune import TIME_RULES, Incumbents, corner_phi
+from memx_engine.search.ranking import Ranking, rank
+from memx_engine.search.result import Certificate, PruneCounts, RankedPlan, SearchProgress, SearchResult
+from memx_engine.search.schedule import ScheduleAdvice, heterogeneity_index
+from memx_engine.search.space import Space, enumerate_space, idle_gpus
+
+_REPORT_EVERY_S = 0.05
+
+Progress = Callable[[SearchProgress], None]
+Stop = Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How to search.
+
+    Attributes:
+        weights: None lets the search choose a profile and say why.
+        top: How many skeletons' plans must be right (N): a skeleton is closed only above the N-th best.
+        time_limit_s: Stop then and return the best so far; None searches everything.
+        seed, threads: Part of every search's record; this search uses no randomness and one thread.
+        rescored: How many skeleton optima are ordered by event time (K).
+        time_rule: ``corner`` or ``paper``. epsilon_rule: ``memx`` or ``paper``.
+    """
+
+    weights: Weights | None = None
+    top: int = 10
+    time_limit_s: float | None = None
+    seed: int = 0
+    threads: int = 1
+    rescored: int = 64
+    time_rule: str = "corner"
+    epsilon_rule: str = "memx"
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise InputError(f"top {self.top} must be at least 1", where="--top")
+        if self.time_limit_s is not None and not self.time_limit_s > 0:
+            raise InputError(f"time limit {self.time_limit_s:g} s must be positive", where="--time-limit")
+        if self.time_rule not in TIME_RULES:
+            raise InputError(f"time rule {self.time_rule!r} is not known", hint=f"use one of {', '.join(TIME_RULES)}")
+
+
+def search(
+    cluster: Cluster,
+    model: TransformerSpec,
+    job: Job,
+    *,
+    options: SearchOptions | None = None,
+    estimator: Estimator | None = None,
+    on_progress: Progress | None = None,
+    should_stop: Stop | None = None,
+) -> SearchResult:
+    """Find the best plans of ``model`` on ``cluster``.
+
+    Args:
+        options: Weights, limits; defaults search everything with ``auto`` weights.
+        estimator: What predicts; first principles by default.
+        on_progress: Told of the search's state about twenty times a second, from this thread.
+        should_stop: Asked at least every 100 ms; True ends the search with the best plans so far.
+
+    Raises:
+        NoFeasiblePlanError: Nothing fits; names the binding constraint and the smallest change that would fit.
+        CancelledError: Stopped before any plan was found.
+    """
+    if estimator is None:
+        from memx_engine.cost.first_principles import FirstPrinciples
+
+        estimator = FirstPrinciples(cluster, model, job)
+    return _Search(cluster, model, job, options or SearchOptions(), estimator, on_progress, should_stop).run()
+
+
+class _Search:
+    """State of one search."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        model: TransformerSpec,
+        job: Job,
+        options: SearchOptions,
+        estimator: Estimator,
+        on_progress: Progress | None,
+        should_stop: Stop | None,
+    ) -> None:
+        self.cluster, self.model, self.job = cluster, model, job
+        self.options, self.estimator = options, estimator
+        self._on_progress, self._should_stop = on_progress, should_stop
+        self._began = time.monotonic()
+        self._reported = float("-inf")
+        self.cancelled = False
+        self.timed_out = False
+        self.one_recompute = job.framework is Framework.MEGATRON
+        self.counts = PruneCounts()
+        self.plans_covered = 0
+        self.bounded: list[tuple[Skeleton, Bounds]] = []
+        self.nearest: tuple[Skeleton, Bounds] | None = None
+        self.found: list[Assigned] = []
+        self.unsolved_phi = float("inf")
+
+    def run(self) -> SearchResult:
+        space = enumerate_space(self.cluster, self.model, self.job)
+        skeletons = list(space.skeletons())
+        self.counts = replace(self.counts, placement=space.placement_pruned)
+        self._bound(skeletons)
+        if not self.bounded:
+            if self.cancelled or self.timed_out:
+                raise CancelledError("the search was stopped before any plan was found")
+            raise no_feasible_plan(space, self.nearest, should_stop=self._stops)
+        objective = self._objective()
+        incumbents = Incumbents(self.options.top, self.options.time_rule)
+        self._solve(objective, incumbents)
+        if not self.found:
+            if self.cancelled or self.timed_out:
+                raise CancelledError("the search was stopped before any plan was found")
+            raise no_feasible_plan(space, self.nearest, should_stop=self._stops)
+        fastest = self._fastest(objective)
+        self._report("ranking", 0, 1, incumbents, force=True)
+        ranking = rank(self.found, objective, self.estimator, self.options.rescored)
+        return self._result(space, len(skeletons), objective, incumbents, ranking, fastest)
+
+    def _bound(self, skeletons: list[Skeleton]) -> None:
+        """Rule 2, and what the references, the weights and the time rule need."""
+        for done, skeleton in enumerate(skeletons):
+            if self._stops() and (self.cancelled or self.bounded):
+                return
+            table = self.estimator.stage_table(skeleton)
+            bounds = compute_bounds(table, one_recompute=self.one_recompute)
+            self.plans_covered += count_plans(table, one_recompute=self.one_recompute)
+            if self.nearest is None or bounds.excess_bytes < self.nearest[1].excess_bytes:
+                self.nearest = (skeleton, bounds)
+            if bounds.fits:
+                self.bounded.append((skeleton, bounds))
+            else:
+                self.counts = replace(self.counts, memory=self.counts.memory + 1)
+            self._report("bounding", done + 1, len(skeletons))
+
+    def _objective(self) -> Objective:
+        evens = [b.even for _, b in self.bounded if b.even is not None]
+        # Where no even split fits, the skeletons' bounds give the scale.
+        figures = evens or [PlanFigures(b.time_s, b.peak_bytes, b.variance_bytes2) for _, b in self.bounded]
+        references = compute_references(
+            [f.time_s for f in figures],
+            [f.peak_bytes for f in figures],
+            [f.variance_bytes2 for f in figures],
+            rule=self.options.epsilon_rule,
+        )
+        return Objective(self.options.weights or self._auto_weights(), references)
+
+    def _auto_weights(self) -> Weights:
+        margin = 1.0 - min(bounds.utilization for _, bounds in self.bounded)
+        return choose_weights(margin, heterogeneity_index(self.cluster, self.job))
+
+    def _solve(self, objective: Objective, incumbents: Incumbents) -> None:
+        """Rule 3 and the inner solver, the most promising corner first; ties in the order of enumeration."""
+        corners = [corner_phi(bounds, objective) for _, bounds in self.bounded]
+        order = sorted(range(len(corners)), key=lambda i: (corners[i], i))
+        for done, i in enumerate(order):
+            if self._stops() and self._may_end():
+                self.unsolved_phi = min(self.unsolved_phi, corners[i])
+                return
+            skeleton, bounds = self.bounded[i]
+            if incumbents.closes(bounds, corners[i]):
+                self.counts = replace(self.counts, time=self.counts.time + 1)
+                if self.options.time_rule == "paper":
+                    self.unsolved_phi = min(self.unsolved_phi, corners[i])
+                continue
+            best = self._assign(skeleton, objective, incumbents.phi_limit)
+            if best is not None:
+                self.found.append(best)
+                incumbents.add(PlanFigures(best.time_s, best.peak_bytes, best.variance_bytes2), best.phi)
+            elif not self._may_end():
+                self.counts = replace(self.counts, memory=self.counts.memory + 1)
+            self._report("solving", done + 1, len(order), incumbents)
+
+    def _assign(self, skeleton: Skeleton, objective: Objective, incumbent_phi: float) -> Assigned | None:
+        return assign(
+            self.cluster,
+            self.model,
+            self.job.framework,
+            skeleton,
+            self.estimator.stage_table(skeleton),
+            objective,
+            incumbent_phi=incumbent_phi,
+            should_stop=lambda: self._stops() and self._may_end(),
+        )
+
+    def _fastest(self, objective: Objective) -> Assigned:
+        """The plan of least time, additive, over every skeleton that can hold one."""
+        by_time = Objective(Weights("time", 1.0, 0.0, 0.0), objective.references)
+        best = min(self.found, key=lambda a: (a.time_s, a.peak_bytes, a.variance_bytes2))
+        for skeleton, bounds in sorted(self.bounded, key=lambda pair: pair[1].time_s):
+            if bounds.time_s >= best.time_s or self._stops():
+                break
+            limit = by_time.phi(best.time_s, best.peak_bytes, best.variance_bytes2)
+            other = self._assign(skeleton, by_time, limit)
+            if other is not None and other.time_s < best.time_s:
+                best = other
+        return best
+
+    def _result(
+        self,
+        space: Space,
+        legal: int,
+        objective: Objective,
+        incumbents: Incumbents,
+        ranking: Ranking,
+        fastest: Assigned,
+    ) -> SearchResult:
+        answer = ranking.plans[0]
+        estimate = self.estimator.estimate(fastest.plan)
+        phi = objective.phi(estimate.iteration_time_s, estimate.peak_bytes, estimate.memory_variance_bytes2)
+        time_optimal = min(
+            (RankedPlan(0, fastest.plan, estimate, phi, False), *ranking.plans, *ranking.pareto),
+            key=lambda r: (r.estimate.iteration_time_s, r.phi, r.rank),
+        )
+        self._report("done", 1, 1, incumbents, force=True)
+        return SearchResult(
+            cluster=self.cluster,
+            model=self.model,
+            job=self.job,
+            provenance=self.estimator.provenance,
+            predictor_fingerprint=self.estimator.fingerprint,
+            assumed=self._assumed(space, answer),
+            objective=objective,
+            space=space.dimensions(),
+            skeletons=legal + space.placement_pruned,
+            pruned=self.counts,
+            feasible=len(self.found),
+            plans_covered=self.plans_covered,
+            seconds=time.monotonic() - self._began,
+            cache_hits=int(getattr(self.estimator, "hits", 0)),
+            cache_misses=int(getattr(self.estimator, "misses", 0)),
+            certificate=self._certificate(objective, ranking),
+            table=ranking.table,
+            plans=ranking.plans,
+            pareto=ranking.pareto,
+            time_optimal=time_optimal,
+            estimator=self.estimator,
+            cancelled=self.cancelled,
+        )
+
+    def _certificate(self, objective: Objective, ranking: Ranking) -> Certificate:
+        """Interleaved skeletons are ranked by estimates and events, so the certificate leaves them out."""
+        solved = [a for a in self.found if a.plan.skeleton.virtual_stages == 1] or self.found
+        best = min(a.phi for a in solved)
+        lower = min(*(a.lower_bound_phi for a in solved), self.unsolved_phi, best)
+        known = lower > 0.0 and all(a.lower_bound_phi > 0.0 for a in solved)
+        shown = ranking.plans[0]
+        least = objective.phi(
+            shown.estimate.lower_bound_s, shown.estimate.peak_bytes, shown.estimate.memory_variance_bytes2
+        )
+        return Certificate(
+            objective="additive",
+            best=best,
+            lower_bound=lower if known else None,
+            gap=(best - lower) / best if known else None,
+            optimal=known and lower >= best * (1.0 - 1e-9),
+            event_gap=max(0.0, 1.0 - least / shown.phi),
+            rescored=len(ranking.plans),
+        )
+
+    def _assumed(self, space: Space, answer: RankedPlan) -> tuple[str, ...]:
+        types = [f"{t.name}: {', '.join(t.assumed)} assumed" for t in self.cluster.gpu_types if t.assumed]
+        left_out = [f"left out of every plan: {reason}" for reason in space.excluded_types.values()]
+        idle = [f"plan 1 leaves {n} {name} idle" for name, n in idle_gpus(self.cluster, answer.plan.skeleton).items()]
+        shape = answer.plan.skeleton
+        worst = answer.estimate.worst_gpu
+        advice = ScheduleAdvice(
+            worst.capacity_bytes / worst.peak_bytes,
+            heterogeneity_index(self.cluster, self.job, shape.type_order),
+        )
+        stopped = ["the time limit was reached: plans are the best so far"] if self.timed_out else []
+        return (
+            *self.job.assumed,
+            *self.model.assumed,
+            *self.cluster.assumed,
+            *getattr(self.estimator, "assumed", ()),
+            *types,
+            *left_out,
+            *idle,
+            *([f"plan 1: {advice}"] if shape.pp > 1 else []),
+            *stopped,
+        )
+
+    def _stops(self) -> bool:
+        if self._should_stop is not None and self._should_stop():
+            self.cancelled = True
+        limit = self.options.time_limit_s
+        if limit is not None and time.monotonic() - self._began > limit:
+            self.timed_out = True
+        return self.cancelled or self.timed_out
+
+    def _may_end(self) -> bool:
+        """Whether the work can end here: a time limit still waits for the first plan, the operator does not."""
+        return self.cancelled or (self.timed_out and bool(self.found))
+
+    def _report(
+        self, phase: str, done: int, total: int, incumbents: Incumbents | None = None, *, force: bool = False
+    ) -> None:
+        now = time.monotonic()
+        if self._on_progress is None or (not force and now - self._reported < _REPORT_EVERY_S):
+            return
+        self._reported = now
+        best = min((a.phi for a in self.found), default=None)
+        self._on_progress(
+            SearchProgress(phase, done, total, len(self.found), self.counts, best, None, now - self._began)
+        )

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from memx_engine.errors import CancelledError, InputError
+from memx_engine.inputs.job import Framework
+from memx_engine.search.objective import parse_weights
+from memx_engine.search.pareto import pareto_mask
+from memx_engine.search.result import SearchProgress, SearchResult
+from memx_engine.search.run import SearchOptions, search
+from memx_engine.search.space import enumerate_space
+from tests.builders import H100, make_cluster, make_job, make_model
+from tests.search.fakes import TableEstimator
+
+
+def run(weights: str = "auto", **options: object) -> SearchResult:
+    cluster, model, job = make_cluster(), make_model(layers=12), make_job(global_batch=16)
+    chosen = SearchOptions(weights=parse_weights(weights), **options)  # type: ignore[arg-type]
+    return search(cluster, model, job, options=chosen, estimator=TableEstimator(cluster, model, job))
+
+
+@pytest.fixture(scope="module")
+def result() -> SearchResult:
+    return run()
+
+
+def test_counts_add_up(result: SearchResult) -> None:
+    pruned = result.pruned
+    assert result.skeletons == pruned.placement + pruned.memory + pruned.time + result.feasible
+    assert result.feasible == len(result.table)
+    assert result.plans_covered > result.skeletons
+
+
+def test_table_is_in_rank_order(result: SearchResult) -> None:
+    assert np.all(np.diff(result.table.phi) >= 0)
+    assert [p.rank for p in result.plans] == list(range(1, len(result.plans) + 1))
+    assert [p.phi for p in result.plans] == result.table.phi[: len(result.plans)].tolist()
+    assert result.table.by_events[: len(result.plans)].all()
+
+
+def test_head_carries_event_times(result: SearchResult) -> None:
+    for row, ranked in enumerate(result.plans):
+        assert result.table.time_s[row] == ranked.estimate.iteration_time_s
+        expected = result.objective.phi(
+            ranked.estimate.iteration_time_s, ranked.estimate.peak_bytes, ranked.estimate.memory_variance_bytes2
+        )
+        assert ranked.phi == expected
+
+
+def test_answer_is_not_dominated_and_front_is_the_table_s(result: SearchResult) -> None:
+    mask = pareto_mask(result.table.time_s, result.table.peak_bytes, result.table.variance_bytes2)
+    assert mask.tolist() == result.table.pareto.tolist()
+    assert result.plans[0].pareto
+    times = [r.estimate.iteration_time_s for r in result.pareto]
+    assert times == sorted(times) and len(result.pareto) == mask.sum()
+
+
+def test_every_plan_places_every_layer_and_fits(result: SearchResult) -> None:
+    assert result.table.worst_fraction.max() <= 1.0
+    for plan in result.table.plans:
+        assert sum(plan.layers) == 12 and len(plan.stages) == plan.skeleton.pp
+
+
+def test_time_optimal_is_the_fastest_and_has_its_price(result: SearchResult) -> None:
+    fastest = result.time_optimal
+    assert fastest.estimate.iteration_time_s <= result.table.time_s.min() * (1 + 1e-12)
+    assert fastest.phi >= result.plans[0].phi
+
+
+def test_same_inputs_same_answer(result: SearchResult) -> None:
+    again = run()
+    assert again.table.plans == result.table.plans
+    assert again.table.phi.tolist() == result.table.phi.tolist()
+
+
+def test_time_weights_alone_give_the_fastest_plan() -> None:
+    result = run("1,0,0")
+    assert result.plans[0].estimate.iteration_time_s == result.time_optimal.estimate.iteration_time_s
+    assert result.plans[0].pareto
+
+
+def test_auto_weights_say_why(result: SearchResult) -> None:
+    assert result.objective.weights.reason
+
+
+def test_paper_rule_prunes_on_time_alone() -> None:
+    assert run(time_rule="paper", top=1).pruned.time > 0
+
+
+def test_one_recompute_for_the_whole_job_under_megatron() -> None:
+    cluster, model = make_cluster(), make_model(layers=12)
+    job = make_job(global_batch=16)
+    job = type(job)(job.global_batch, job.seq_len, framework=Framework.MEGATRON)
+    result = search(cluster, model, job, estimator=TableEstimator(cluster, model, job, memory_scale=4.0))
+    assert all(len(set(plan.recompute)) == 1 for plan in result.table.plans)
+
+
+def test_stopping_before_any_plan_is_cancelled() -> None:
+    cluster, model, job = make_cluster(), make_model(), make_job()
+    with pytest.raises(CancelledError):
+        search(cluster, model, job, estimator=TableEstimator(cluster, model, job), should_stop=lambda: True)
+
+
+def test_stopping_later_returns_the_best_so_far() -> None:
+    cluster, model, job = make_cluster(H100), make_model(layers=12), make_job(global_batch=16)
+    estimator = TableEstimator(cluster, model, job)
+    skeletons = len(list(enumerate_space(cluster, model, job).skeletons()))
+    seen: list[SearchProgress] = []
+    result = search(
+        cluster,
+        model,
+        job,
+        estimator=estimator,
+        on_progress=seen.append,
+        should_stop=lambda: estimator.tables > skeletons + 2,
+    )
+    assert result.cancelled and 1 <= len(result.table) <= 3
+    assert seen and [s.feasible for s in seen] == sorted(s.feasible for s in seen)
+
+
+def test_a_time_limit_still_gives_a_plan() -> None:
+    result = run(time_limit_s=1e-6)
+    assert len(result.table) >= 1 and not result.cancelled
+    assert any("time limit" in line for line in result.assumed)
+
+
+@pytest.mark.parametrize("options", [{"top": 0}, {"time_limit_s": -1.0}, {"time_rule": "none"}])
+def test_bad_options_are_refused(options: dict[str, object]) -> None:
+    with pytest.raises(InputError):
+        SearchOptions(**options)  # type: ignore[arg-type]
