@@ -54,9 +54,8 @@ def as_1f1b(table: StageTable) -> StageTable:
     """An interleaved table as the 1F1B table of the same estimated time, counted in units of v layers.
 
     With v chunks per stage the estimate ``G max t + (sum t - max t)/v`` equals ``(Gv - 1) max(t/v) + sum(t/v)``: the
-    additive form of a pipeline with v times as many micro-batches and stages v times as short. Every chunk is passed on,
-    so transfers count v times; the wrap-around with them. A chunk is the same
-    number of layers on every virtual stage of a stage, so n layers are n / v units.
+    additive form of a pipeline with v times as many micro-batches and stages v times as short. Transfers count once per
+    chunk that is passed on. A stage's chunks have equal layers, so n layers are n / v units.
     """
     v = table.virtual_stages
     if v == 1:

@@ -149,9 +149,12 @@ def _changes(model: TransformerSpec, job: Job) -> Iterator[Change]:
         yield Change("sequence parallelism", replace(job, sequence_parallel=True))
     if job.micro_batch_sizes is not None and min(job.micro_batch_sizes) > 1:
         yield Change("micro-batch 1", replace(job, micro_batch_sizes=(1,)))
-    for name in ("tp", "pp", "dp"):
-        if getattr(job, f"{name}_sizes") is not None:
-            yield Change(f"another {name.upper()} size", replace(job, **{f"{name}_sizes": None}))
+    if job.tp_sizes is not None:
+        yield Change("another TP size", replace(job, tp_sizes=None))
+    if job.pp_sizes is not None:
+        yield Change("another PP size", replace(job, pp_sizes=None))
+    if job.dp_sizes is not None:
+        yield Change("another DP size", replace(job, dp_sizes=None))
     if job.framework is not Framework.ANY:
         yield Change("recompute per stage (framework any)", replace(job, framework=Framework.ANY))
     if job.precision is Precision.FP32:
