@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import TextIO
 
-MIN_WIDTH = 60
+MIN_WIDTH = 70
 DEFAULT_WIDTH = 100
 HEADLESS = "memx-tui plan --cluster FILE --model NAME"
 
@@ -61,7 +61,7 @@ def wants_colour(stream: TextIO) -> bool:
 
 
 def text_width(stream: TextIO) -> int:
-    """Columns to lay text out in: the terminal's (``COLUMNS`` overrides), at least 60; 100 without a terminal."""
+    """Columns to lay text out in: the terminal's (``COLUMNS`` overrides), at least 70; 100 without a terminal."""
     if is_terminal(stream) or os.environ.get("COLUMNS"):
         return max(MIN_WIDTH, shutil.get_terminal_size((DEFAULT_WIDTH, 24)).columns)
     return DEFAULT_WIDTH

@@ -87,11 +87,11 @@ def memory_bars(estimate: Estimate, style: Style) -> list[str]:
     stages = [f"{'s' if narrow else 'stage '}{row.gpu.stage}" for row in rows]
     amounts = [f"{numbers.size(r.gpu.peak_bytes)}/{numbers.size(r.gpu.capacity_bytes)} GiB" for r in rows]
     limits = {
-        "head": min(10 if narrow else 18, max(map(len, heads))),
-        "kind": min(16 if narrow else 24, max(map(len, kinds))),
+        "head": min(7 if style.width < 80 else 10 if narrow else 18, max(map(len, heads))),
+        "kind": min(9 if style.width < 80 else 16 if narrow else 24, max(map(len, kinds))),
     }
-    side = limits["head"] + limits["kind"] + max(map(len, stages)) + max(map(len, amounts)) + 13
-    width = max(10, min(60, style.width - side))
+    side = limits["head"] + limits["kind"] + max(map(len, stages)) + max(map(len, amounts)) + 15
+    width = max(8, min(60, style.width - side))
     lines = []
     for row, head, kind, stage, amount in zip(rows, heads, kinds, stages, amounts, strict=True):
         fraction = row.gpu.used_fraction

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from memx_engine import PlanFile, gib
+from memx_engine import gib
 from memx_tui.text import numbers
 from memx_tui.text.bars import LEGEND, bar, fold
 from memx_tui.text.grid import Column, table
 from memx_tui.text.plan_view import layers_by_type, recompute_by_type, schedule_word
 from memx_tui.text.style import Style
+
+if TYPE_CHECKING:
+    from memx_engine import PlanFile
 
 LETTERS = "ABCD"
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from memx_engine import Explanation, gib
+from memx_engine import gib
 from memx_tui.text.plan_view import VERDICT_LOOKS, VERDICT_WORDS, cluster_line, job_line, plan_block
 from memx_tui.text.search_view import assumed_block
 from memx_tui.text.style import Style
+
+if TYPE_CHECKING:
+    from memx_engine import Explanation
 
 
 def explain_text(explanation: Explanation, heading: Sequence[str], assumed: Sequence[str], style: Style) -> str:

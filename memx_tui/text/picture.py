@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from io import StringIO
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from memx_engine import PlanFile
 from memx_tui.files import write_text
 from memx_tui.text.show_view import show_text
 from memx_tui.text.style import Style
+
+if TYPE_CHECKING:
+    from memx_engine import PlanFile
 
 _WIDTH = 110
 

@@ -91,10 +91,12 @@ def ranked_table(plans: Sequence[RankedPlan], style: Style, highlight: int | Non
         Column("dp", [str(s.dp) for s in skeletons], right=True),
         Column("mbs", [str(s.micro_batch) for s in skeletons], right=True),
         Column("schedule", [schedule_word(p.plan) for p in plans], drop=1),
-        Column("layers by type", [layers_by_type(p.plan, style) for p in plans], shrink=14),
+        Column("layers", [layers_by_type(p.plan, style) for p in plans], shrink=12),
         Column("recompute", [recompute_by_type(p.plan, style) for p in plans], shrink=9),
         Column("worst GPU", [f"{numbers.percent(g.used_fraction)} {g.gpu_type}" for g in worst], shrink=12, look=risk),
-        Column("spread", [f"{numbers.spread_gib(e.memory_variance_bytes2):.1f}" for e in estimates], right=True),
+        Column(
+            "spread", [f"{numbers.spread_gib(e.memory_variance_bytes2):.1f}" for e in estimates], right=True, drop=2
+        ),
     ]
     index = next((i for i, p in enumerate(plans) if p.rank == highlight), None)
     return table(columns, style, gap=2 if style.width >= 110 else 1, highlight=index)
@@ -104,7 +106,8 @@ def _caption(result: SearchResult, shown: int, style: Style) -> str:
     total = numbers.count(result.feasible)
     return (
         f"{shown} of {total} shown, one per skeleton; {style.glyphs.pareto} nothing beats it in time, peak and "
-        f"spread together; spread: standard deviation of the GPUs' peak memory in GiB"
+        f"spread together; spread: standard deviation of the GPUs' peak memory in GiB; layers and recompute: per stage, "
+        "one block for each GPU type along the pipeline"
     )
 
 

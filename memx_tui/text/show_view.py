@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from memx_engine import PlanFile
+from typing import TYPE_CHECKING
+
 from memx_tui.text import numbers
 from memx_tui.text.explain_view import inputs_heading
 from memx_tui.text.plan_view import plan_block
 from memx_tui.text.search_view import assumed_block
 from memx_tui.text.style import Style
+
+if TYPE_CHECKING:
+    from memx_engine import PlanFile
 
 
 def show_text(file: PlanFile, style: Style) -> str:
