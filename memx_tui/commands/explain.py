@@ -49,7 +49,7 @@ def command(
     workspace: Path | None,
     seed: int,
     threads: int,
-    log_level: str,
+    log_level: str | None,
     **flags: Any,
 ) -> None:
     """Judge one plan: does it fit, what does it cost, and why.

@@ -163,7 +163,7 @@ def limit_threads(threads: int, *, replace: bool) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def start_work(workspace: Path | None, log_level: str) -> None:
+def start_work(workspace: Path | None, log_level: str | None) -> None:
     """Create the workspace and start the log, in the workspace when there is one."""
     from memx_tui.logs import start_logging
     from memx_tui.output import say
@@ -186,7 +186,7 @@ def start_work(workspace: Path | None, log_level: str) -> None:
                 hint="choose a folder that you may write to",
             )
         file = workspace / "memx.log"
-    problem = start_logging(file, log_level)
+    problem = start_logging(file, log_level or "info")
     if problem is not None:
         say(f"memx-tui: {problem}")
 

@@ -69,7 +69,7 @@ def command(
     workspace: Path | None,
     seed: int,
     threads: int,
-    log_level: str,
+    log_level: str | None,
     **flags: Any,
 ) -> None:
     """Search for the best plans of a cluster and a model, and save one.

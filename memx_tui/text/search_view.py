@@ -106,8 +106,8 @@ def _caption(result: SearchResult, shown: int, style: Style) -> str:
     total = numbers.count(result.feasible)
     return (
         f"{shown} of {total} shown, one per skeleton; {style.glyphs.pareto} nothing beats it in time, peak and "
-        f"spread together; spread: standard deviation of the GPUs' peak memory in GiB; layers and recompute: per stage, "
-        "one block for each GPU type along the pipeline"
+        f"spread together; spread: standard deviation of the GPUs' peak memory in GiB; "
+        "layers and recompute: per stage, one block for each GPU type along the pipeline"
     )
 
 
@@ -166,7 +166,8 @@ def following(saved: Path | None, style: Style) -> list[str]:
     """What to type next."""
     lines = [style.section("Next")]
     if saved is None:
-        return [*lines, " save a plan: the same command with -o plan.yaml (--pick N for another rank)"]
+        words = "save a plan: the same command with -o plan.yaml (--pick N for another rank)"
+        return [*lines, *style.wrap(words, " ")]
     name = shlex.quote(str(saved))
     steps = (
         (f"memx-tui explain {name}", "judge it again, from the file alone"),
