@@ -10,7 +10,7 @@ from memx_engine import InputError, MemxError
 from memx_tui.cluster_edit import ClusterText
 
 if TYPE_CHECKING:
-    from memx_engine import Cluster
+    from memx_engine import Cluster, Problem
 
 UNDO_LIMIT = 100
 MAX_BYTES = 1 << 20
@@ -86,7 +86,7 @@ class ClusterDraft:
         self._check()
 
     def _check(self) -> None:
-        from memx_engine import parse_cluster, validate_cluster_text
+        from memx_engine import Problem, parse_cluster, validate_cluster_text
 
         self.doc = None
         if self.empty:
