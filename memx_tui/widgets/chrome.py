@@ -45,7 +45,7 @@ class TitleBar(Widget):
     """Program, cluster and job at the left; counts and provenance at the right, which are never cut."""
 
     DEFAULT_CSS = """
-    TitleBar { height: 1; dock: top; background: $panel; color: $foreground; }
+    TitleBar { height: 1; background: $panel; color: $foreground; }
     TitleBar > .title--name { text-style: bold; color: $accent; }
     TitleBar > .title--right { color: $foreground; }
     TitleBar > .title--warning { color: $warning; text-style: bold; }
@@ -88,7 +88,7 @@ class TabBar(Widget):
     """The screens, the open one in brackets; status at the right."""
 
     DEFAULT_CSS = """
-    TabBar { height: 1; dock: top; background: $surface; color: $text-muted; }
+    TabBar { height: 1; background: $surface; color: $text-muted; }
     TabBar > .tab--open { text-style: bold; color: $accent; }
     TabBar > .tab--status { color: $foreground; }
     """
