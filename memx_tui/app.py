@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from textual.filter import LineFilter
+    from textual.message_pump import MessagePump
 
-    from memx_engine import Cluster, TransformerSpec
+    from memx_engine import Cluster, PlanRequest, RankedPlan, TransformerSpec
 
 log = logging.getLogger(__name__)
 
@@ -358,6 +359,65 @@ class MemxApp(App[None]):
         self.copy_to_clipboard(text)
         tmux = "; tmux needs set-clipboard on" if os.environ.get("TMUX") else ""
         self.say(f"{what} sent to terminal clipboard (OSC 52){tmux}")
+
+    def report_failure(self, error: BaseException, doing: str) -> None:
+        """Log what the engine raised and show it."""
+        log.error("failed while %s", doing, exc_info=error)
+        self.show_error(error, doing=doing)
+
+    # What can be done with a plan
+
+    def action_choose_job(self) -> None:
+        """Choose model and job; a change searches again."""
+        from memx_tui.screens.job import JobDialog
+
+        self.push_screen(JobDialog(), self._job_chosen)
+
+    def _job_chosen(self, changed: bool | None) -> None:
+        if changed and self.session.ready and not self.session.searching:
+            self.open_mode("plans")
+            self.start_search()
+
+    def export(self, ranked: RankedPlan | None) -> None:
+        """Open the export dialog for a plan."""
+        if ranked is None or self.session.result is None:
+            self.say("there is no plan to export")
+            return
+        from memx_tui.screens.export import plan_export
+
+        self.push_screen(plan_export(self.session.result, ranked))
+
+    def copy_plan(self, ranked: RankedPlan | None) -> None:
+        """Send a plan's YAML to the terminal's clipboard."""
+        if ranked is None or self.session.result is None:
+            self.say("there is no plan to copy")
+            return
+        from memx_engine import plan_file, plan_text
+
+        try:
+            text = plan_text(plan_file(self.session.result, ranked))
+        except Exception as error:  # the edge between engine and screen: the dialog says it, the log has it
+            self.report_failure(error, "writing the plan as YAML")
+            return
+        self.copy(text, f"plan #{ranked.rank} as YAML")
+
+    def explain(self, request: PlanRequest, asker: MessagePump) -> None:
+        """Judge a plan in a thread; the answer is posted to ``asker``."""
+        session = self.session
+        try:
+            job = session.job()
+        except MemxError as error:
+            asker.post_message(JobFailed(error, "explaining a plan"))
+            return
+        assert session.cluster is not None and session.model is not None
+        objective = session.result.objective if session.result is not None and not session.stale else None
+        self._explain(
+            partial(jobs.run_explain, session.cluster, session.model, job, request, objective, asker.post_message)
+        )
+
+    @work(thread=True, exclusive=True, group="explain", exit_on_error=False)
+    def _explain(self, run: partial[None]) -> None:
+        run()
 
     def action_help(self) -> None:
         from memx_tui.screens.help import HelpDialog

@@ -73,6 +73,7 @@ class ModeScreen(Screen[None]):
 
     def on_mount(self) -> None:
         self.memx.session_changed.subscribe(self, self._on_session_changed)
+        self.bindings_updated_signal.subscribe(self, self._on_bindings_updated)
         self.refresh_chrome()
 
     def on_screen_resume(self) -> None:
@@ -81,6 +82,10 @@ class ModeScreen(Screen[None]):
     def _on_session_changed(self, change: Change) -> None:
         self.refresh_chrome()
         self.session_changed(change)
+
+    def _on_bindings_updated(self, screen: Screen[object]) -> None:
+        if self.is_mounted:
+            self.query_one(FooterBar).show(list(self.hints()))
 
     def session_changed(self, change: Change) -> None:
         """Called after every change of the session; screens that show session values override it."""
@@ -127,7 +132,9 @@ class ModeScreen(Screen[None]):
 
     def hints(self) -> Iterator[Hint]:
         """Footer entries: help first, then this screen's shown bindings, then palette and quit; keys as remapped."""
-        keys = {active.binding.id: active.binding for active in self.active_bindings.values()}
+        keys: dict[str | None, Binding] = {}
+        for active in self.active_bindings.values():
+            keys.setdefault(active.binding.id, active.binding)
         own = [binding.id for binding in type(self).BINDINGS if isinstance(binding, Binding) and binding.show]
         for binding_id in ("help", *own, "palette", "quit"):
             binding = keys.get(binding_id)

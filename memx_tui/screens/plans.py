@@ -1,11 +1,426 @@
-"""The Plans screen: ranked table, memory, Pareto plot and reasons; one selection."""
+"""The Plans screen: ranked table, memory, Pareto plot and reasons; one selection moves them all."""
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+import numpy as np
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.css.query import NoMatches
+from textual.events import Resize
+from textual.timer import Timer
+from textual.widgets import Input
+
+from memx_engine import RankedPlan
+from memx_tui.columns import PlanColumns
+from memx_tui.filter import TIGHT_FRACTION, Filter, parse_filter
+from memx_tui.palette import SORT_WORDS
 from memx_tui.screens.base import ModeScreen
+from memx_tui.screens.pick import Item, PickDialog
+from memx_tui.session import AXES, SORT_KEYS, Change
+from memx_tui.widgets.filter_line import FilterLine
+from memx_tui.widgets.memory_bars import MemoryBars
+from memx_tui.widgets.pane import Pane
+from memx_tui.widgets.pareto_plot import AXIS_WORDS, ParetoPlot
+from memx_tui.widgets.plan_table import PlanTable
+from memx_tui.widgets.why_pane import WhyPane
+
+DEBOUNCE_S = 0.05
+"""The panes follow the cursor after it has rested this long."""
+LOWER_PANES = ("memory-pane", "pareto-pane", "why-pane")
+LARGE_FIRST = frozenset({"tokens"})
+"""Columns whose first sort puts the largest on top."""
+
+
+def sort_order(columns: PlanColumns, rows: np.ndarray, key: str, descending: bool) -> np.ndarray:
+    """``rows`` sorted by a column; ties keep the ranking; values that are not finite come last."""
+    if key == "rank":
+        return rows[::-1] if descending else rows
+    name = {"time": "time_s", "tokens": "tokens_per_s", "spread": "spread_bytes", "peak": "peak_bytes"}.get(key, key)
+    values = np.asarray(getattr(columns, name), dtype=np.float64)[rows]
+    finite = np.isfinite(values)
+    ranked = np.where(finite, -values if descending else values, np.inf)
+    return rows[np.argsort(ranked, kind="stable")]
 
 
 class PlansScreen(ModeScreen):
     """Every feasible skeleton's best plan."""
 
     MODE = "plans"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "Filter", id="plans.filter", tooltip="Filter, such as tp<=4 pp>=2 worst<90"),
+        Binding("s", "sort_menu", "Sort", id="plans.sort", tooltip="Choose the sort column"),
+        Binding("space", "mark", "Mark", id="plans.mark", tooltip="Mark this plan, A to D, for Compare"),
+        Binding("c", "compare", "Compare", id="plans.compare", tooltip="Compare the marked plans"),
+        Binding("e", "export", "Export", id="plans.export", tooltip="Save this plan as YAML"),
+        Binding("r", "search", "Run", id="plans.search", tooltip="Search with the present cluster, model and job"),
+        Binding("enter", "detail", "Detail", id="plans.detail", tooltip="Every GPU on its own row, and back"),
+        Binding("w", "why_not", "Why not", id="plans.why-not", tooltip="Ask about a plan that is not in the list"),
+        Binding("m", "choose_job", "Model", id="plans.job", tooltip="Choose model, batch, sequence length, weights"),
+        Binding("f", "fits", "Fits", id="plans.fits", tooltip="Hide tight plans: over 90 % of some GPU"),
+        Binding("p", "frontier", "Frontier", id="plans.frontier", tooltip="Only plans on the Pareto frontier"),
+        Binding("y", "copy", "Copy", id="plans.copy", tooltip="Copy this plan's YAML to the terminal's clipboard"),
+        Binding("x", "axes", "Axes", id="plans.axes", tooltip="Plot time against worst peak, or memory spread"),
+        Binding("z", "zoom", "Zoom", id="plans.zoom", tooltip="Give the focused pane the whole screen, and back"),
+        Binding(
+            "less_than_sign",
+            "sort_column(-1)",
+            "Sort left",
+            id="plans.sort-left",
+            show=False,
+            tooltip="Sort by the previous column",
+        ),
+        Binding(
+            "greater_than_sign",
+            "sort_column(1)",
+            "Sort right",
+            id="plans.sort-right",
+            show=False,
+            tooltip="Sort by the next column",
+        ),
+        Binding("I", "invert", "Invert", id="plans.invert", show=False, tooltip="Invert the sort order"),
+        Binding(
+            "tab",
+            "next_pane(1)",
+            "Pane",
+            id="plans.next-pane",
+            show=False,
+            tooltip="Next pane; on small screens turns the lower pane",
+        ),
+        Binding(
+            "shift+tab", "next_pane(-1)", "Pane back", id="plans.previous-pane", show=False, tooltip="Previous pane"
+        ),
+        Binding(
+            "escape", "back", "Back", id="plans.back", show=False, tooltip="Leave zoom, detail or filter, in this order"
+        ),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._timer: Timer | None = None
+        self._filter = Filter()
+        self._rows = np.zeros(0, dtype=np.int64)
+        self._lower = LOWER_PANES[0]
+        self._zoomed = ""
+        self._shown_row: int | None = None
+        self.updates = 0
+        """How often the panes followed the cursor; kept small by the debounce."""
+
+    def compose_body(self) -> ComposeResult:
+        glyphs, rule = self.memx.glyphs, self.memx.glyphs.horizontal
+        self.table = PlanTable(glyphs, id="plan-table")
+        self.plot = ParetoPlot(glyphs, id="pareto")
+        self.bars = MemoryBars(glyphs, id="memory")
+        self.why = WhyPane(glyphs, id="why")
+        yield Pane("Plans", self.table, rule=rule, id="table-pane")
+        yield Pane("Pareto", self.plot, rule=rule, id="pareto-pane")
+        yield Pane("Memory", self.bars, rule=rule, id="memory-pane")
+        yield Pane("Why", self.why, rule=rule, id="why-pane")
+
+    def compose(self) -> ComposeResult:
+        yield from super().compose()
+        yield FilterLine()
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self._filter = parse_filter(self.session.view.filter_text)
+        self._arrange()
+        self._refill(self.session.selected_row)
+        self.table.focus()
+
+    # Session
+
+    def session_changed(self, change: Change) -> None:
+        if change == "result":
+            self._refill(self.session.selected_row)
+        elif change == "marks":
+            self.table.show_marks(self.session.marks)
+            self.plot.show_selection(self.table.selected, self.session.marks)
+        elif change in ("search", "cluster", "model", "job"):
+            self._say_empty()
+        elif change == "theme":
+            self._update_titles()
+
+    def _refill(self, selected: int | None) -> None:
+        """Filter and sort anew; the cursor stays on its plan when that is still listed."""
+        session, view = self.session, self.session.view
+        columns = session.columns
+        if columns is None:
+            self._rows = np.zeros(0, dtype=np.int64)
+        else:
+            keep = self._filter.mask(columns, frozenset(session.marks.values()))
+            if view.fits_only:
+                keep &= columns.worst <= TIGHT_FRACTION
+            if view.frontier_only:
+                keep &= columns.pareto
+            rows = np.flatnonzero(keep)
+            self._rows = sort_order(columns, rows, view.sort, view.descending)
+        self.table.show_rows(columns, self._rows, sort_key=view.sort, descending=view.descending, selected=selected)
+        self.table.show_marks(session.marks)
+        self.plot.show_plans(columns, self._rows, view.axes)
+        self._say_empty()
+        self.show_selection()
+        self.refresh_chrome()
+
+    def _say_empty(self) -> None:
+        """What stands in the table when no plan does, and what to do about it."""
+        if len(self._rows) == 0:
+            self.table.show_empty(*self._empty_words())
+
+    def _empty_words(self) -> list[str]:
+        session = self.session
+        if session.columns is not None and len(session.columns):
+            why = self._filter.explain_empty(session.columns, frozenset(session.marks.values()))
+            toggles = [name for name, on in (("f", session.view.fits_only), ("p", session.view.frontier_only)) if on]
+            lines = [f"None of {len(session.columns):,} plans passes the filter."]
+            lines += [why] if why else []
+            lines += [f"{' and '.join(toggles)} also hide plans."] if toggles else []
+            return [*lines, "esc clears the filter."]
+        if session.searching:
+            return ["Searching; the plans appear here when it ends.", "ctrl+c cancels and keeps the best so far."]
+        if session.failure is not None:
+            message = getattr(session.failure, "message", "") or str(session.failure)
+            hint = getattr(session.failure, "hint", "")
+            return ["No plan to show.", *_lines(message), *_lines(hint), "m changes model and job, r searches again."]
+        if session.cluster is None:
+            return ["No cluster yet.", "1 opens the Cluster screen: take a sample or open a file."]
+        if session.model is None:
+            return ["No model yet.", "m chooses a model, batch size and sequence length; then r searches."]
+        return ["Ready.", "r searches for plans."]
+
+    # Selection
+
+    def on_plan_table_moved(self, event: PlanTable.Moved) -> None:
+        event.stop()
+        self.session.selected_row = event.row
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self.set_timer(DEBOUNCE_S, self.show_selection)
+
+    def show_selection(self) -> None:
+        """Bring memory, plot and reasons to the plan under the cursor."""
+        row = self.table.selected
+        self._shown_row = row
+        self.updates += 1
+        self.plot.show_selection(row, self.session.marks)
+        ranked = self.current()
+        self.bars.show(ranked.estimate.gpus if ranked else (), "" if ranked else "No plan selected.")
+        self.why.show(ranked, self.session.result)
+        self._update_titles()
+        if self._has_full_layout:
+            self._arrange()
+
+    def current(self) -> RankedPlan | None:
+        """The plan under the cursor with everything predicted of it; an engine error is shown and gives None."""
+        row = self.table.selected
+        if row is None or self.session.result is None:
+            return None
+        try:
+            return self.session.detail(row)
+        except Exception as error:  # the edge between engine and screen: the dialog says it, the log has it
+            self.memx.report_failure(error, "estimating a plan")
+            return None
+
+    def _update_titles(self) -> None:
+        session, view = self.session, self.session.view
+        row = self.table.selected
+        plan = f"plan #{row + 1}" if row is not None else "no plan"
+        total = len(session.columns) if session.columns is not None else 0
+        shown = f"{len(self._rows):,} of {total:,}" if len(self._rows) != total else f"{total:,}"
+        arrow = self.memx.glyphs.descending if view.descending else self.memx.glyphs.ascending
+        words = [f"Plans {shown}", f"sort {SORT_WORDS[view.sort]} {arrow}"]
+        words += [f"/{view.filter_text}"] if view.filter_text else []
+        words += ["f fits only"] if view.fits_only else []
+        words += ["p frontier only"] if view.frontier_only else []
+        try:
+            self.query_one("#table-pane", Pane).title_bar.show("  ".join(words))
+            self.query_one("#memory-pane", Pane).title_bar.show(f"Memory GiB, {plan}", self.bars.legend())
+            self.query_one("#pareto-pane", Pane).title_bar.show(f"Pareto, {AXIS_WORDS[view.axes]}")
+            self.query_one("#why-pane", Pane).title_bar.show(f"Why {plan}")
+        except NoMatches:
+            return
+
+    # Layout
+
+    @property
+    def _has_full_layout(self) -> bool:
+        return self.size.width >= 100 and self.size.height >= 30
+
+    def on_resize(self, event: Resize) -> None:
+        self._arrange()
+
+    def _arrange(self) -> None:
+        """Decide which panes are there: all on a large screen, table and one below on a small one."""
+        body = self.query_one("#body")
+        full = self._has_full_layout
+        panes = {pane.id or "": pane for pane in self.query(Pane)}
+        visible = {"table-pane", *LOWER_PANES} if full else {"table-pane", self._lower}
+        if not full and self.size.height < 20:
+            visible = {"table-pane"}
+        if self._zoomed:
+            visible = {self._zoomed}
+        for name, pane in panes.items():
+            pane.display = name in visible
+        body.set_class(full and not self._zoomed, "-full")
+        body.set_class(bool(self._zoomed), "-zoomed")
+        height = self.size.height - 3
+        if full:
+            memory = min(len(self.bars.rows) + 1, max(5, height // 3))
+            body.styles.grid_rows = f"1fr {max(3, memory)} 7"
+        else:
+            body.styles.grid_rows = "1fr" if len(visible) == 1 else f"1fr {max(6, min(height // 2, 9))}"
+
+    def action_next_pane(self, by: int) -> None:
+        """Focus the next pane; where only one lower pane fits, turn it and keep the table's cursor keys."""
+        if self._zoomed or self._has_full_layout:
+            order = ["table-pane", "pareto-pane", "memory-pane", "why-pane"]
+            focused = self._focused_pane()
+            name = order[(order.index(focused) + by) % len(order)]
+            if self._zoomed:
+                self._zoomed = name
+                self._arrange()
+            self.query_one(f"#{name}", Pane).content.focus()
+            return
+        self._lower = LOWER_PANES[(LOWER_PANES.index(self._lower) + by) % len(LOWER_PANES)]
+        self._arrange()
+
+    def _focused_pane(self) -> str:
+        for pane in self.query(Pane):
+            if self.focused is not None and pane in self.focused.ancestors:
+                return pane.id or "table-pane"
+        return "table-pane"
+
+    def action_zoom(self) -> None:
+        self._zoomed = "" if self._zoomed else self._focused_pane()
+        self._arrange()
+
+    # Sort and filter
+
+    def set_sort(self, key: str, descending: bool | None = None) -> None:
+        """Sort by a column; the same column again inverts the order."""
+        view = self.session.view
+        if descending is None:
+            descending = not view.descending if key == view.sort else key in LARGE_FIRST
+        view.sort, view.descending = key, descending
+        self._refill(self.table.selected)
+        self.memx.publish("view")
+
+    def on_plan_table_header_clicked(self, event: PlanTable.HeaderClicked) -> None:
+        event.stop()
+        self.set_sort(event.key)
+
+    def on_plan_table_row_clicked(self, event: PlanTable.RowClicked) -> None:
+        event.stop()
+        self.action_detail()
+
+    def action_sort_menu(self) -> None:
+        items = [Item(key, (SORT_WORDS[key],)) for key in SORT_KEYS]
+        self.app.push_screen(PickDialog("Sort plans by", items, selected=self.session.view.sort), self._sort_chosen)
+
+    def _sort_chosen(self, key: str | None) -> None:
+        if key is not None:
+            self.set_sort(key)
+
+    def action_sort_column(self, by: int) -> None:
+        key = SORT_KEYS[(SORT_KEYS.index(self.session.view.sort) + by) % len(SORT_KEYS)]
+        self.set_sort(key, key in LARGE_FIRST)
+
+    def action_invert(self) -> None:
+        self.set_sort(self.session.view.sort)
+
+    def action_filter(self) -> None:
+        self.query_one(FilterLine).open(self.session.view.filter_text)
+
+    def on_filter_line_changed(self, event: FilterLine.Changed) -> None:
+        event.stop()
+        self.session.view.filter_text = event.text
+        self._filter = event.parsed
+        self._refill(self.table.selected)
+        self.memx.publish("view")
+
+    def on_filter_line_closed(self, event: FilterLine.Closed) -> None:
+        event.stop()
+        self.table.focus()
+
+    def action_fits(self) -> None:
+        self.session.view.fits_only = not self.session.view.fits_only
+        self._refill(self.table.selected)
+        self.memx.publish("view")
+
+    def action_frontier(self) -> None:
+        self.session.view.frontier_only = not self.session.view.frontier_only
+        self._refill(self.table.selected)
+        self.memx.publish("view")
+
+    def action_axes(self) -> None:
+        view = self.session.view
+        view.axes = AXES[(AXES.index(view.axes) + 1) % len(AXES)]
+        self.plot.show_plans(self.session.columns, self._rows, view.axes)
+        self._update_titles()
+        self.memx.publish("view")
+
+    def action_back(self) -> None:
+        """Undo the last thing opened: zoom, detail, filter."""
+        view = self.session.view
+        if self._zoomed:
+            self.action_zoom()
+        elif self.bars.unfolded:
+            self.action_detail()
+        elif view.filter_text or view.fits_only or view.frontier_only:
+            view.filter_text, view.fits_only, view.frontier_only = "", False, False
+            self._filter = Filter()
+            self._refill(self.table.selected)
+            self.memx.publish("view")
+
+    # Actions on the plan
+
+    def action_detail(self) -> None:
+        self.bars.toggle_fold()
+        if not self._has_full_layout and not self._zoomed:
+            self._lower = "memory-pane"
+        self._arrange()
+
+    def action_mark(self) -> None:
+        row = self.table.selected
+        if row is None:
+            return
+        if self.session.toggle_mark(row) is None:
+            self.memx.say("four plans are marked; space on one of them unmarks it")
+            return
+        self.memx.publish("marks")
+
+    def action_compare(self) -> None:
+        if len(self.session.marks) < 2:
+            self.memx.say("mark two to four plans with space, then compare")
+            return
+        self.memx.open_mode("compare")
+
+    def action_search(self) -> None:
+        self.memx.start_search()
+
+    def action_choose_job(self) -> None:
+        self.memx.action_choose_job()
+
+    def action_export(self) -> None:
+        self.memx.export(self.current())
+
+    def action_copy(self) -> None:
+        self.memx.copy_plan(self.current())
+
+    def action_why_not(self) -> None:
+        if not self.session.ready:
+            self.memx.say("choose a cluster and a model first")
+            return
+        from memx_tui.screens.why_not import WhyNotDialog
+
+        self.app.push_screen(WhyNotDialog(self.current()))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+
+
+def _lines(text: str, width: int = 74) -> list[str]:
+    from textwrap import wrap
+
+    return wrap(text, width) if text else []
