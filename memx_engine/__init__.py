@@ -71,8 +71,10 @@ if TYPE_CHECKING:
     from memx_engine.search.result import SearchProgress as SearchProgress
     from memx_engine.search.result import SearchResult as SearchResult
     from memx_engine.search.run import SearchOptions as SearchOptions
-    from memx_engine.search.run import search as search
+    from memx_engine.search.run import search as _search
     from memx_engine.units import gib as gib
+
+    search_plans = _search
 
 _HOMES = {
     "cost.events": ("Timeline",),
@@ -116,16 +118,18 @@ _HOMES = {
     "search.explain": ("Explanation", "PlanRequest", "Reason", "explain_plan", "explain_request"),
     "search.objective": ("Objective", "References", "Weights", "parse_weights"),
     "search.result": ("Certificate", "PlanTable", "PruneCounts", "RankedPlan", "SearchProgress", "SearchResult"),
-    "search.run": ("SearchOptions", "search"),
+    "search.run": ("SearchOptions",),
     "units": ("gib",),
 }
-_HOME_OF = {name: f"memx_engine.{home}" for home, names in _HOMES.items() for name in names}
+_HOME_OF = {name: (f"memx_engine.{home}", name) for home, names in _HOMES.items() for name in names}
+# ``memx_engine.search`` is the package once anything of it is imported, so the function has another name here.
+_HOME_OF["search_plans"] = ("memx_engine.search.run", "search")
 
 __all__ = ["__version__", *sorted(_HOME_OF)]
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOME_OF.get(name)
-    if home is None:
+    if name not in _HOME_OF:
         raise AttributeError(f"module 'memx_engine' has no attribute {name!r}")
-    return getattr(import_module(home), name)
+    home, name_there = _HOME_OF[name]
+    return getattr(import_module(home), name_there)

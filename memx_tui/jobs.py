@@ -33,7 +33,7 @@ def run_search(
     stop: threading.Event,
 ) -> None:
     """Search and post the outcome; ``stop`` ends it cooperatively, keeping the plans found so far."""
-    from memx_engine import CancelledError, SearchOptions, search
+    from memx_engine import CancelledError, SearchOptions, search_plans
 
     last = 0.0
 
@@ -45,7 +45,7 @@ def run_search(
             post(SearchProgressed(progress))
 
     try:
-        result = search(
+        result = search_plans(
             cluster, model, job, options=options or SearchOptions(), on_progress=report, should_stop=stop.is_set
         )
         post(SearchFinished(result, PlanColumns.of(result.table), inputs))

@@ -127,13 +127,13 @@ def run_search(loaded: tuple[Cluster, TransformerSpec, Job], options: SearchOpti
     Raises:
         CancelledError: The operator interrupted the search.
     """
-    from memx_engine import search
+    from memx_engine import search_plans
     from memx_tui.progress import ProgressLine
 
     progress = ProgressLine()
     with stop_on_interrupt() as stop:
         try:
-            result: SearchResult = search(*loaded, options=options, on_progress=progress, should_stop=stop.is_set)
+            result: SearchResult = search_plans(*loaded, options=options, on_progress=progress, should_stop=stop.is_set)
         finally:
             progress.close()
     if stop.is_set():
