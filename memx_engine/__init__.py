@@ -28,13 +28,16 @@ if TYPE_CHECKING:
     from memx_engine.export.plan_file import plan_file as plan_file
     from memx_engine.export.plan_file import plan_text as plan_text
     from memx_engine.export.plan_file import save_plan as save_plan
+    from memx_engine.inputs.catalogue import LinkDefault as LinkDefault
     from memx_engine.inputs.catalogue import load_catalogue as load_catalogue
+    from memx_engine.inputs.catalogue import load_links as load_links
     from memx_engine.inputs.cluster import Cluster as Cluster
     from memx_engine.inputs.cluster import GpuGroup as GpuGroup
     from memx_engine.inputs.cluster import GpuType as GpuType
     from memx_engine.inputs.cluster import Link as Link
     from memx_engine.inputs.cluster import LinkClass as LinkClass
     from memx_engine.inputs.cluster import Node as Node
+    from memx_engine.inputs.cluster_file import SampleCluster as SampleCluster
     from memx_engine.inputs.cluster_file import cluster_text as cluster_text
     from memx_engine.inputs.cluster_file import load_cluster as load_cluster
     from memx_engine.inputs.cluster_file import parse_cluster as parse_cluster
@@ -45,6 +48,7 @@ if TYPE_CHECKING:
     from memx_engine.inputs.model import TransformerSpec as TransformerSpec
     from memx_engine.inputs.model_file import load_model as load_model
     from memx_engine.inputs.model_file import model_presets as model_presets
+    from memx_engine.inputs.nodes import Problem as Problem
     from memx_engine.plan import Estimate as Estimate
     from memx_engine.plan import GpuEstimate as GpuEstimate
     from memx_engine.plan import MemoryBreakdown as MemoryBreakdown
@@ -90,9 +94,10 @@ _HOMES = {
     ),
     "export.documents": ("compare_document", "explain_document", "search_document"),
     "export.plan_file": ("PlanFile", "load_plan", "plan_file", "plan_text", "save_plan"),
-    "inputs.catalogue": ("load_catalogue",),
+    "inputs.catalogue": ("LinkDefault", "load_catalogue", "load_links"),
     "inputs.cluster": ("Cluster", "GpuGroup", "GpuType", "Link", "LinkClass", "Node"),
     "inputs.cluster_file": (
+        "SampleCluster",
         "cluster_text",
         "load_cluster",
         "parse_cluster",
@@ -103,6 +108,7 @@ _HOMES = {
     "inputs.job_file": ("resolve_job",),
     "inputs.model": ("TransformerSpec",),
     "inputs.model_file": ("load_model", "model_presets"),
+    "inputs.nodes": ("Problem",),
     "plan": (
         "Estimate",
         "GpuEstimate",

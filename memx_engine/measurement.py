@@ -78,6 +78,7 @@ class Measurement:
     Attributes:
         forward_s, backward_s, optimizer_s: Medians over the repetitions, one micro-batch (the optimizer: one call);
             None unless ``outcome`` is ok.
+        whole_s: Forward and backward together, where the ground does not tell them apart.
         repetitions_s: Forward plus backward of every repetition after warm-up.
         stragglers: Repetitions reported apart, more than three times the median.
         peak_allocated_bytes, peak_reserved_bytes: As the device's allocator reports them; None where it does not.
@@ -98,6 +99,7 @@ class Measurement:
     forward_s: float | None = None
     backward_s: float | None = None
     optimizer_s: float | None = None
+    whole_s: float | None = None
     repetitions_s: tuple[float, ...] = ()
     stragglers: int = 0
     peak_allocated_bytes: int | None = None
@@ -115,7 +117,7 @@ class Measurement:
     def time_s(self) -> float | None:
         """Forward plus backward of one micro-batch."""
         if self.forward_s is None or self.backward_s is None:
-            return None
+            return self.whole_s
         return self.forward_s + self.backward_s
 
     @property

@@ -18,22 +18,26 @@ from memx_engine.inputs.job import Attention, Job, Optimizer
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.units import TERA
 
-HALF_WAVE_ELEMENTS = 1.8e6
-"""Output elements that half a wave of tiles covers on an A100 (108 processors x 128 x 256 / 2): a product of so many
-output elements runs at half speed, since on average half of the last wave is idle."""
+HALF_ELEMENTS = 2.5e6
+"""Output elements at which a product runs at half of its full speed on an A100: 0.7 of a wave of 108 tiles of
+128 x 256, since on average half of the last wave is idle and every wave starts empty."""
 
-HALF_DEPTH = 128
+HALF_DEPTH = 64
 """Inner dimension at which filling and draining a tile's pipeline takes as long as the products themselves."""
 
-ATTENTION_EFFICIENCY = 0.75
-"""Fused attention relative to large products: FlashAttention-2 reports 200 to 225 of an A100's 312 TFLOP/s forward at
-head width 128 where products reach 270 (Dao 2023, arXiv:2307.08691, section 4)."""
+ATTENTION_EFFICIENCY = 0.85
+"""Fused attention relative to large products: FlashAttention-2 reaches 175 to 225 of an A100's 312 TFLOP/s at head
+width 128, forward and backward (Dao 2023, arXiv:2307.08691, section 4), where products in training reach about 230."""
 
 MEMORY_EFFICIENCY = 0.8
 """Share of the memory bandwidth that elementwise kernels and the optimizer reach (STREAM-like kernels on HBM)."""
 
-LAUNCH_S = 60e-6
-"""Gaps between one layer's kernels in one pass, where launches hide behind work; backward has twice as many."""
+LAUNCH_S = 25e-6
+"""Host time to issue one kernel from an eager framework. A pass takes no less than its kernels take to be issued; small
+layers are bound by it (0.4 to 0.8 ms a layer's forward, measured with Megatron-DeepSpeed at hidden 1024)."""
+
+GAP_S = 2e-6
+"""Gap between two kernels that are issued in time."""
 
 FLOP_PER_BYTE = 200.0
 """Peak 16-bit FLOP per byte of memory traffic, for devices whose memory bandwidth is not publicly known (A100 153,
@@ -72,11 +76,15 @@ class Device:
     @property
     def half_elements(self) -> float:
         """Output elements at which a product runs at half speed: larger devices need larger products."""
-        return HALF_WAVE_ELEMENTS * math.sqrt(self.peak_flops / _REFERENCE_FLOPS)
+        return HALF_ELEMENTS * math.sqrt(self.peak_flops / _REFERENCE_FLOPS)
+
+    def fill(self, elements: float) -> float:
+        """Share of the processors that so many output elements keep busy."""
+        return elements / (elements + self.half_elements)
 
     def saturation(self, m: float, n: float, k: float) -> float:
         """Share of the large-product speed that an ``m x k`` by ``k x n`` product reaches."""
-        return m * n / (m * n + self.half_elements) * (k / (k + HALF_DEPTH))
+        return self.fill(m * n) * k / (k + HALF_DEPTH)
 
     def product_s(self, m: float, n: float, k: float, element: int, *, out_bytes: int | None = None) -> float:
         """One matrix product, floored by the traffic of its operands and result."""
@@ -147,13 +155,25 @@ def layer_time(model: TransformerSpec, job: Job, shape: Shape, device: Device, l
     core_forward, core_backward = _attention_core(model, job, shape, device)
     elementwise = device.traffic_s(_elementwise_bytes(model, job, shape))
     collective, count = _collectives(model, job, shape, link)
+    comm, kernels = count * collective, _kernels(model, job, count)
+    forward += core_forward + elementwise + kernels * GAP_S
+    backward += core_backward + 2 * elementwise + 2 * kernels * GAP_S
     return LayerTime(
-        forward_s=forward + core_forward + elementwise + LAUNCH_S,
-        backward_s=backward + core_backward + 2 * elementwise + 2 * LAUNCH_S,
-        forward_comm_s=count * collective,
-        backward_comm_s=count * collective,
+        forward_s=max(forward, kernels * LAUNCH_S - comm),
+        backward_s=max(backward, 2 * kernels * LAUNCH_S - comm),
+        forward_comm_s=comm,
+        backward_comm_s=comm,
         core_forward_s=core_forward,
     )
+
+
+def _kernels(model: TransformerSpec, job: Job, collectives: int) -> int:
+    """Kernels of one layer's forward: products, norms, residuals, activation, rotary, layout changes, attention."""
+    norms = model.norms_per_layer + (2 if model.qk_norm else 0)
+    biases = sum((model.qkv_bias, model.attention_output_bias, model.mlp_bias))
+    attention = 1 if job.attention is Attention.FUSED else (5 if model.dropout else 4)
+    rotary = 0 if model.position_rows else 2
+    return 4 + norms + 2 + 1 + rotary + 3 + biases + attention + 2 * collectives
 
 
 def _attention_core(model: TransformerSpec, job: Job, shape: Shape, device: Device) -> tuple[float, float]:
@@ -164,8 +184,8 @@ def _attention_core(model: TransformerSpec, job: Job, shape: Shape, device: Devi
     speed = device.peak_flops * device.efficiency
     if job.attention is Attention.FUSED:
         # Too few (head, query block) pairs leave processors idle, as with small products.
-        saturation = device.saturation(heads * shape.tokens, model.head_dim, model.head_dim) / 0.5
-        forward = flop / (speed * ATTENTION_EFFICIENCY * saturation)
+        filled = device.fill(heads * shape.tokens * model.head_dim)
+        forward = flop / (speed * ATTENTION_EFFICIENCY * filled)
         return forward, 2.5 * forward
     element = job.bytes_per_element
     # Scores written, softmax read and written, (dropout read, written, mask), read by the weighted sum.
@@ -220,7 +240,7 @@ def embedding_time(model: TransformerSpec, job: Job, shape: Shape, device: Devic
     if shape.tp > 1:
         comm = link.scatter_s(row, shape.tp) if shape.sequence_parallel else link.all_reduce_s(row, shape.tp)
     backward_comm = comm if shape.sequence_parallel else 0.0
-    return EndTime(device.traffic_s(3 * row) + LAUNCH_S, device.traffic_s(4 * row) + LAUNCH_S, comm, backward_comm)
+    return EndTime(device.traffic_s(3 * row) + 3 * LAUNCH_S, device.traffic_s(4 * row) + LAUNCH_S, comm, backward_comm)
 
 
 def head_time(model: TransformerSpec, job: Job, shape: Shape, device: Device, link: Rate) -> EndTime:
@@ -229,10 +249,10 @@ def head_time(model: TransformerSpec, job: Job, shape: Shape, device: Device, li
     width, vocab = model.embedding_width or model.hidden, model.padded_vocab(tp) / tp
     norm = device.traffic_s(2 * element * tokens * model.hidden / shape.sequence_split)
     loss = device.traffic_s((element + 4 + 4 + 4) * tokens * vocab)
-    forward = device.product_s(tokens, vocab, width, element) + norm + loss + LAUNCH_S
+    forward = device.product_s(tokens, vocab, width, element) + norm + loss + 8 * LAUNCH_S
     backward = device.product_s(tokens, width, vocab, element) + device.product_s(width, vocab, tokens, element)
     backward += device.traffic_s(2 * gradient_bytes(job) * vocab * width)
-    backward += 2 * norm + device.traffic_s((4 + element) * tokens * vocab) + 2 * LAUNCH_S
+    backward += 2 * norm + device.traffic_s((4 + element) * tokens * vocab) + 6 * LAUNCH_S
     comm = backward_comm = 0.0
     if tp > 1:
         row = tokens * model.hidden * element

@@ -17,9 +17,9 @@ from memx_engine.plan import StagePlacement
 Array = NDArray[np.float64]
 Ranks = NDArray[np.int64]
 
-COLLECTIVE_BASE_S = 20e-6
-"""Launch and synchronisation of one collective. With 2 (n-1) hops this gives an 8-GPU all-reduce of 1 MiB the 60 to
-90 us that NCCL takes on an A100 node (NCCL tuning.cc base and hop latencies; Azure ND A100 v4 measurements)."""
+COLLECTIVE_BASE_S = 50e-6
+"""Launch and synchronisation of one collective. With 14 hops of 3.4 us (NCCL tuning.cc, ring over NVLink) an 8-GPU
+all-reduce of 1 MiB takes 98 us; 92.8 us were measured on A100 (VIA-Research/vTrain trace/a100)."""
 
 _NUMA, _INTER_NODE, _INTER_SITE = 2, 3, 4
 

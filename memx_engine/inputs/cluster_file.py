@@ -11,7 +11,7 @@ from pathlib import Path
 from memx_engine.errors import InputError
 from memx_engine.inputs.catalogue import load_catalogue, scaled
 from memx_engine.inputs.cluster import PRECISIONS, Cluster, GpuType, Link, Node
-from memx_engine.inputs.cluster_reading import SCHEMA, read_cluster
+from memx_engine.inputs.cluster_reading import DEFAULT_SITE, SCHEMA, read_cluster
 from memx_engine.inputs.documents import Node as DocumentNode
 from memx_engine.inputs.documents import (
     Problem,
@@ -202,9 +202,10 @@ def _node_document(node: Node) -> dict[str, object]:
         gpus.append(item)
     links = {role: _link_document(getattr(node, role)) for role in ("island", "node", "numa")}
     links |= {role: _link_document(link) for role in ("uplink", "host") if (link := getattr(node, role)) is not None}
+    site = {} if node.site == DEFAULT_SITE else {"site": node.site}
     return {
         "gpus": gpus,
-        "site": node.site,
+        **site,
         "island_size": node.island_size,
         "numa_size": node.numa_size,
         "links": links,

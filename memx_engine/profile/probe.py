@@ -2,7 +2,7 @@
 
 This file is copied to compute nodes that have nothing but a vendor's PyTorch, and run there once per measurement:
 
-    python probe.py SPEC.json          measure; SPEC.json may be - for standard input
+    python probe.py SPEC               measure; SPEC is the JSON itself, a file that holds it, or - for standard input
     python probe.py --self-check       say which device and versions would be used
 
 Under torchrun with WORLD_SIZE equal to ``tp`` the tensor-parallel collectives are real; otherwise one rank's shard is
@@ -426,11 +426,13 @@ def main(arguments):
         print(MARK + json.dumps({"device": name, "kind": device, "versions": _versions(torch, module)}), flush=True)
         return 0
     if len(arguments) != 1:
-        print("usage: probe.py SPEC.json | - | --self-check", file=sys.stderr)
+        print("usage: probe.py SPEC | - | --self-check", file=sys.stderr)
         return 2
-    source = sys.stdin if arguments[0] == "-" else open(arguments[0], encoding="utf-8")
-    with source:
-        spec = json.load(source)
+    if arguments[0].lstrip().startswith("{"):
+        spec = json.loads(arguments[0])
+    else:
+        with sys.stdin if arguments[0] == "-" else open(arguments[0], encoding="utf-8") as source:
+            spec = json.load(source)
     if spec.get("spec") != SPEC_VERSION:
         print(f"this probe reads spec version {SPEC_VERSION}, not {spec.get('spec')!r}", file=sys.stderr)
         return 2

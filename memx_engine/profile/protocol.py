@@ -97,7 +97,7 @@ def read_result(output: str, point: Point, *, truth: Truth, truth_name: str, nod
 
     Args:
         output: Everything the process printed.
-        node: The node asked for, where the probe does not name its own.
+        node: The node's name for the scheduler, where it is known; else the probe names its own.
     """
     document = find_result(output)
     if document is None:
@@ -130,7 +130,7 @@ def read_result(output: str, point: Point, *, truth: Truth, truth_name: str, nod
         peak_reserved_bytes=_count(document, "peak_reserved_bytes"),
         outside_bytes=_count(document, "outside_bytes"),
         capacity_bytes=_count(document, "capacity_bytes"),
-        node=str(document.get("node") or node),
+        node=node or str(document.get("node", "")),
         device=str(document.get("device", "")),
         versions={str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {},
         started_at=_seconds(document, "started_at") or 0.0,

@@ -47,6 +47,7 @@ class ExportDialog(ModalScreen[Path | None]):
         folder: Where relative paths start; the working directory when None.
     """
 
+    CSS_PATH = "../styles/dialogs.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "save", "Save", id="export.save", tooltip="Write the file", show=False),
         Binding("ctrl+o", "overwrite", "Overwrite", id="export.overwrite.always", tooltip="Replace the existing file"),

@@ -50,6 +50,7 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
         selected: The value to start on.
     """
 
+    CSS_PATH = "../styles/dialogs.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Close", id="pick.close", tooltip="Close without choosing"),
         Binding("down", "move(1)", "Down", id="pick.down", show=False, tooltip="Next line"),

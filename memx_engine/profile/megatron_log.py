@@ -1,0 +1,79 @@
+"""Read what Megatron-LM prints while it trains: iteration times, and memory per rank.
+
+Lines as printed by ``training_log`` and ``report_memory`` of
+https://github.com/NVIDIA/Megatron-LM/blob/main/megatron/training/training.py and ``utils.py``.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from memx_engine.units import MIB
+
+_ITERATION = re.compile(r"iteration\s+(\d+)/\s*(\d+).*?elapsed time per iteration \(ms\):\s*([0-9.eE+]+)")
+_MEMORY = re.compile(
+    r"\[Rank (\d+)\].*?memory \(MB\).*?max allocated:\s*([0-9.]+).*?max reserved:\s*([0-9.]+)", re.IGNORECASE
+)
+_OOM = re.compile(r"out of memory|OutOfMemoryError", re.IGNORECASE)
+_BATCH = re.compile(r"global batch size:\s*(\d+)")
+
+
+@dataclass(frozen=True)
+class MegatronLog:
+    """What one log holds.
+
+    Attributes:
+        iterations_s: Seconds per iteration as logged, the first line (with its compilation and warm-up) left out when
+            more follow.
+        allocated_bytes, reserved_bytes: Highest seen per rank.
+        out_of_memory: Whether any rank ran out of memory.
+        unread: (line number, text) of lines that look like results but cannot be read.
+    """
+
+    iterations_s: tuple[float, ...]
+    allocated_bytes: dict[int, int]
+    reserved_bytes: dict[int, int]
+    global_batch: int | None
+    out_of_memory: bool
+    unread: tuple[tuple[int, str], ...]
+
+    @property
+    def iteration_time_s(self) -> float | None:
+        """Median over the iterations; None without any."""
+        return statistics.median(self.iterations_s) if self.iterations_s else None
+
+
+def read_megatron_log(lines: Iterable[str]) -> MegatronLog:
+    """Read a Megatron-LM training log; lines that are neither times nor memory are passed over."""
+    times: list[float] = []
+    allocated: dict[int, int] = {}
+    reserved: dict[int, int] = {}
+    unread: list[tuple[int, str]] = []
+    batch: int | None = None
+    oom = False
+    for number, line in enumerate(lines, start=1):
+        oom = oom or bool(_OOM.search(line))
+        if "elapsed time per iteration" in line:
+            match = _ITERATION.search(line)
+            try:
+                times.append(float(match[3]) / 1e3 if match else float("nan"))
+            except ValueError:
+                times.append(float("nan"))
+            if not times[-1] > 0 or times[-1] == float("inf"):
+                times.pop()
+                unread.append((number, line.strip()[:120]))
+            found = _BATCH.search(line)
+            batch = int(found[1]) if found else batch
+        elif "max allocated" in line:
+            match = _MEMORY.search(line)
+            if match is None:
+                unread.append((number, line.strip()[:120]))
+                continue
+            rank = int(match[1])
+            allocated[rank] = max(allocated.get(rank, 0), int(float(match[2]) * MIB))
+            reserved[rank] = max(reserved.get(rank, 0), int(float(match[3]) * MIB))
+    kept = times[1:] if len(times) > 1 else times
+    return MegatronLog(tuple(kept), allocated, reserved, batch, oom, tuple(unread))

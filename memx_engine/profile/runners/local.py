@@ -1,0 +1,118 @@
+"""Measure on this machine: one probe process per point, torchrun when the point has a real TP group to run on."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from memx_engine.inputs.cluster import Cluster
+from memx_engine.measurement import Measurement, Outcome, Point, Truth
+from memx_engine.profile.process import Finished, run
+from memx_engine.profile.protocol import PROBE_PATH, probe_spec, read_result
+from memx_engine.profile.runner import LaneState, ProfileError, StateCallback, StopCheck
+
+START_UP_S = 60.0
+"""What importing torch and joining a process group may take beside the measurement's own limit."""
+
+
+def truth_of(gpu_type: str) -> Truth:
+    """A CPU is measured as ``cpu``; anything else as ``gpu``."""
+    return Truth.CPU if gpu_type == "cpu" or gpu_type.startswith("cpu-") else Truth.GPU
+
+
+def judge(finished: Finished, point: Point, truth: Truth, truth_name: str, node: str, timeout_s: float) -> Measurement:
+    """A finished probe process as a measurement."""
+    if finished.timed_out:
+        detail = f"not finished within {timeout_s:g} s; stopped from outside"
+        return Measurement(
+            point, Outcome.TIMEOUT, truth, truth_name, node=node, duration_s=finished.seconds, detail=detail
+        )
+    result = read_result(finished.output + "\n" + finished.errors, point, truth=truth, truth_name=truth_name, node=node)
+    if result.outcome is Outcome.CRASHED and finished.returncode < 0:
+        result = replace(result, detail=f"the probe was killed by signal {-finished.returncode}; {result.detail}")
+    return replace(result, duration_s=finished.seconds)
+
+
+def probe_arguments(python: str, probe: str, spec: Mapping[str, Any], ranks: int) -> list[str]:
+    """The argument vector that measures ``spec`` with ``ranks`` processes on one node."""
+    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
+    return [python, *start, probe, json.dumps(spec)]
+
+
+@dataclass
+class _LocalLane:
+    gpu_type: str
+    node: str
+    python: str
+    collectives: bool
+    threads: int
+    environment: Mapping[str, str]
+    memory_limit_bytes: int | None
+
+    def measure(self, point: Point, *, timeout_s: float, should_stop: StopCheck) -> Measurement:
+        truth = truth_of(point.gpu_type)
+        spec = probe_spec(
+            point,
+            time_limit_s=timeout_s,
+            device="cpu" if truth is Truth.CPU else "auto",
+            threads=self.threads,
+            memory_limit_bytes=self.memory_limit_bytes,
+        )
+        ranks = point.tp if self.collectives else 1
+        arguments = probe_arguments(self.python, str(PROBE_PATH), spec, ranks)
+        finished = run(
+            arguments,
+            timeout_s=timeout_s + START_UP_S,
+            should_stop=should_stop,
+            environment=self.environment,
+        )
+        return judge(finished, point, truth, truth.value, self.node, timeout_s)
+
+    def close(self) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class LocalRunner:
+    """Measure on this machine with ``python``, which must have torch.
+
+    Attributes:
+        threads: CPU threads per rank. collectives: Whether TP points run with real ranks.
+    """
+
+    python: str = sys.executable
+    threads: int = 1
+    collectives: bool = True
+    name: str = "local"
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def truth(self) -> Truth:
+        return Truth.GPU
+
+    @property
+    def truth_name(self) -> str:
+        return "local"
+
+    def open(self, cluster: Cluster, gpu_type: str, *, on_state: StateCallback, should_stop: StopCheck) -> _LocalLane:
+        """Check that torch is there and name the node; ProfileError when it is not."""
+        python = shutil.which(self.python)
+        if python is None:
+            raise ProfileError(f"no Python at {self.python}", hint="name one that has torch with --python")
+        check = run([python, str(PROBE_PATH), "--self-check"], timeout_s=START_UP_S * 2, should_stop=should_stop)
+        if check.returncode != 0:
+            words = (check.errors or check.output).strip().splitlines()[-1:]
+            raise ProfileError(
+                f"the probe cannot run with {python}: {' '.join(words)[:200]}",
+                hint="install PyTorch there, for example with the extra: pip install 'memx-tui[probe]'",
+            )
+        capacity = cluster.gpus[cluster.ranks_by_type[gpu_type][0]].capacity_bytes
+        limit = capacity if truth_of(gpu_type) is Truth.CPU else None
+        on_state(LaneState(gpu_type, "ready", os.uname().nodename))
+        environment = {"OMP_NUM_THREADS": str(self.threads), **self.environment}
+        return _LocalLane(gpu_type, os.uname().nodename, python, self.collectives, self.threads, environment, limit)
