@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -182,8 +183,6 @@ def refuse_unwritable(output: Path | None, force: bool) -> None:
     Raises:
         OutputError: It exists (without ``--force``), is a folder, or its folder is missing or read-only.
     """
-    import os
-
     if output is None:
         return
     where = f"-o {output}"
@@ -194,8 +193,16 @@ def refuse_unwritable(output: Path | None, force: bool) -> None:
     folder = output.absolute().parent
     if not folder.is_dir():
         raise OutputError(f"the folder {folder} does not exist", where=where, hint="create it, or choose another")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise OutputError(f"the folder {folder} is not writable", where=where, hint="choose a folder you may write to")
+    try:
+        # Only trying tells: permissions, read-only file systems and quotas all refuse in their own way.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise OutputError(
+            f"nothing can be written in {folder}: {error.strerror or error}",
+            where=where,
+            hint="choose a folder you may write to",
+        ) from error
 
 
 def save(result: SearchResult, chosen: RankedPlan, output: Path, force: bool) -> None:

@@ -9,7 +9,7 @@ from memx_engine import Estimate, GpuEstimate
 from memx_tui.text import numbers
 from memx_tui.text.style import Style
 
-LEGEND = ("weights, gradients", "optimizer", "activations, logits", "buffers, context, fragmentation", "free")
+LEGEND = ("weights, gradients", "optimizer", "activations, logits", "buffers, context, slack", "free")
 _FOLDED_ROWS = 24
 
 

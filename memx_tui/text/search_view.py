@@ -82,7 +82,7 @@ def ranked_table(plans: Sequence[RankedPlan], style: Style, highlight: int | Non
         return "bad" if fraction > 1 else "warn" if fraction > 0.9 else None
 
     columns = [
-        Column("#", [f"{p.rank}{style.glyphs.pareto if p.pareto else ' '}" for p in plans], right=True),
+        Column("#", [f"{p.rank or '-'}{style.glyphs.pareto if p.pareto else ' '}" for p in plans], right=True),
         Column(style.glyphs.phi, [numbers.phi(p.phi) for p in plans], right=True),
         Column("time s", [numbers.seconds(e.iteration_time_s) for e in estimates], right=True),
         Column("tok/s", [numbers.rate(e.tokens_per_s) for e in estimates], right=True),
@@ -133,7 +133,7 @@ def why(result: SearchResult, chosen: RankedPlan, style: Style) -> list[str]:
     estimate = chosen.estimate
     points = [
         f"weights {weights.profile}: time {weights.time:g}, peak {weights.peak:g}, spread {weights.variance:g}"
-        + (f" ({weights.reason})" if weights.reason else "")
+        + (f"; {weights.reason}" if weights.reason else "")
     ]
     other = next((p for p in result.plans if p.rank != chosen.rank), None)
     if other is not None and chosen.rank == 1:

@@ -19,7 +19,7 @@ def show_text(file: PlanFile, style: Style) -> str:
     weights = file.objective.weights
     words = (
         f"Φ {numbers.phi(file.phi)} with weights {weights.profile}: time {weights.time:g}, peak {weights.peak:g}, "
-        f"spread {weights.variance:g}" + (f" ({weights.reason})" if weights.reason else "")
+        f"spread {weights.variance:g}" + (f"; {weights.reason}" if weights.reason else "")
     )
     origin = f"numbers: {file.provenance}, predictor {file.predictor_fingerprint}, memx {file.version}"
     assumed = (*file.job.assumed, *file.model.assumed, *file.cluster.assumed)
