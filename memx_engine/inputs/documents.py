@@ -140,7 +140,7 @@ def _wrap(value: object, problems: Problems, path: str) -> Node:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Block style, with short mappings and lists of scalars on one line; never an alias."""
+    """Block style, with short mappings, short lists and lists of numbers in brackets; never an alias."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -153,7 +153,8 @@ class _Dumper(yaml.SafeDumper):
 
     def represent_sequence(self, tag: str, sequence: Any, flow_style: bool | None = None) -> yaml.SequenceNode:
         node = super().represent_sequence(tag, sequence, flow_style)
-        node.flow_style = _fits_one_line(sequence, 4)
+        # Lists of numbers (ranks, layers) wrap inside their brackets rather than take a line each.
+        node.flow_style = _fits_one_line(sequence, 4) or all(isinstance(item, int | float) for item in sequence)
         return node
 
 
