@@ -35,16 +35,16 @@ from memx_engine.plan import (
 )
 from memx_engine.search.objective import PROFILES, Objective, References, Weights
 from memx_engine.search.result import Certificate, PlanTable, PruneCounts, RankedPlan, SearchResult
-from memx_engine.units import GIB, TERA
+from memx_engine.units import GIB
 
 H100 = GpuType(
     name="h100-sxm-80g",
     vendor="nvidia",
     marketing_name="NVIDIA H100 SXM 80GB",
     memory_bytes=81559 << 20,
-    bf16_flops=989.4 * TERA,
-    fp16_flops=989.4 * TERA,
-    fp32_flops=66.9 * TERA,
+    bf16_flops=989.4e12,
+    fp16_flops=989.4e12,
+    fp32_flops=66.9e12,
     memory_bandwidth_bytes_s=3.35e12,
     aliases=("h100",),
 )
@@ -53,9 +53,9 @@ MI300X = GpuType(
     vendor="amd",
     marketing_name="AMD Instinct MI300X",
     memory_bytes=192 * GIB,
-    bf16_flops=1307.4 * TERA,
-    fp16_flops=1307.4 * TERA,
-    fp32_flops=163.4 * TERA,
+    bf16_flops=1307.4e12,
+    fp16_flops=1307.4e12,
+    fp32_flops=163.4e12,
     memory_bandwidth_bytes_s=5.3e12,
 )
 V100 = GpuType(
@@ -63,8 +63,8 @@ V100 = GpuType(
     vendor="nvidia",
     marketing_name="Tesla V100-SXM2-32GB",
     memory_bytes=32 * GIB,
-    fp16_flops=125 * TERA,
-    fp32_flops=15.7 * TERA,
+    fp16_flops=125e12,
+    fp32_flops=15.7e12,
     memory_bandwidth_bytes_s=9.0e11,
     lacks=("bf16",),
 )
