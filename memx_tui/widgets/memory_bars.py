@@ -108,12 +108,12 @@ def split_cells(values: Sequence[float], scale_bytes: float, cells: int) -> list
     return [max(0, b - a) for a, b in zip(edges, edges[1:], strict=False)]
 
 
-def bar_cells(row: BarRow, cells: int, glyphs: Glyphs) -> list[tuple[str, str]]:
+def bar_cells(row: BarRow, cells: int, glyphs: Glyphs, overflow: int = OVERFLOW_CELLS) -> list[tuple[str, str]]:
     """A bar of ``cells`` cells as (text, role): role is a segment name, ``free``, ``over`` or ``tick``.
 
-    The tick stands where the capacity ends; what lies right of it does not fit.
+    The tick stands where the capacity ends; what lies right of it, at most ``overflow`` cells, does not fit.
     """
-    inner = max(1, cells - OVERFLOW_CELLS - 1)
+    inner = max(1, cells - overflow - 1)
     parts = split_cells(row.segments, float(row.capacity_bytes), inner)
     drawn: list[tuple[str, str]] = []
     used = 0
@@ -126,9 +126,9 @@ def bar_cells(row: BarRow, cells: int, glyphs: Glyphs) -> list[tuple[str, str]]:
     drawn.append((glyphs.tick, "tick"))
     over = 0
     if row.fraction > 1:
-        over = min(OVERFLOW_CELLS, max(1, sum(parts) - inner))
+        over = min(overflow, max(1, sum(parts) - inner))
         drawn.append((glyphs.over * over, "over"))
-    drawn.append((" " * (OVERFLOW_CELLS - over), "tick"))
+    drawn.append((" " * (overflow - over), "tick"))
     return [(text, role) for text, role in drawn if text]
 
 
