@@ -14,7 +14,7 @@ from textual.widgets import Input, Label, Static
 
 from memx_engine import InputError
 from memx_tui.messages import JobFailed, RequestExplained
-from memx_tui.widgets.plan_table import seconds
+from memx_tui.text import numbers
 
 if TYPE_CHECKING:
     from memx_engine import Explanation, RankedPlan
@@ -37,7 +37,7 @@ def answer_lines(explanation: Explanation) -> list[str]:
         estimate = explanation.plan.estimate
         worst = estimate.worst_gpu
         lines.append(
-            f"{seconds(estimate.iteration_time_s)} s, worst GPU {worst.gpu_type} on {worst.node} "
+            f"{numbers.seconds(estimate.iteration_time_s)} s, worst GPU {worst.gpu_type} on {worst.node} "
             f"{worst.peak_bytes / _GIB:.1f}/{worst.capacity_bytes / _GIB:.1f} GiB ({worst.used_fraction * 100:.0f}%)"
         )
     for reason in explanation.reasons:

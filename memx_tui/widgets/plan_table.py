@@ -21,32 +21,12 @@ from textual.strip import Strip
 
 from memx_tui.columns import RECOMPUTE_CLASSES, PlanColumns
 from memx_tui.glyphs import UNICODE, Glyphs
+from memx_tui.text import numbers
 from memx_tui.widgets.chrome import fit
 
 _GIB = float(1 << 30)
 _SHORT = {"none": "none", "selective": "sel", "full": "full", "block": "block", "mixed": "mixed"}
 Cell = Callable[[PlanColumns, int, Glyphs], str]
-
-
-def seconds(value: float) -> str:
-    """A time with four digits: ``6.412``, ``71.44``, ``1205``."""
-    if not np.isfinite(value):
-        return "-"
-    return f"{value:.3f}" if value < 10 else f"{value:.2f}" if value < 100 else f"{value:.1f}"
-
-
-def rate(value: float) -> str:
-    """Tokens per second: ``812``, ``327.1k``, ``1.42M``."""
-    if not np.isfinite(value):
-        return "-"
-    if value < 1000:
-        return f"{value:.0f}"
-    return f"{value / 1000:.1f}k" if value < 1e6 else f"{value / 1e6:.2f}M"
-
-
-def percent(fraction: float) -> str:
-    """A share of a capacity; over the limit it is the word OOM with the number."""
-    return "-" if not np.isfinite(fraction) else f"{fraction * 100:.0f}%"
 
 
 @dataclass(frozen=True)
@@ -67,7 +47,7 @@ class Column:
 
 
 def _time(columns: PlanColumns, row: int, glyphs: Glyphs) -> str:
-    text = seconds(float(columns.time_s[row]))
+    text = numbers.seconds(float(columns.time_s[row]))
     return text if columns.by_events[row] else glyphs.at_most + text
 
 
@@ -85,11 +65,11 @@ COLUMNS = (
     Column("mb", "mb", 2, 4, lambda c, r, g: str(c.mb[r])),
     Column("recompute", "recmp", 5, 5, lambda c, r, g: _SHORT[RECOMPUTE_CLASSES[c.recompute[r]]], right=False),
     Column("time", "time s", 7, 0, _time),
-    Column("tokens", "tok/s", 7, 7, lambda c, r, g: rate(float(c.tokens_per_s[r]))),
+    Column("tokens", "tok/s", 7, 7, lambda c, r, g: numbers.rate(float(c.tokens_per_s[r]))),
     Column("worst", "worst GPU", 14, 1, lambda c, r, g: c.worst_type[r], right=False),
-    Column("worst", "", 4, 0, lambda c, r, g: percent(float(c.worst[r]))),
+    Column("worst", "", 4, 0, lambda c, r, g: numbers.percent(float(c.worst[r]))),
     Column("spread", "spread", 6, 2, lambda c, r, g: f"{c.spread_bytes[r] / _GIB:.2f}"),
-    Column("phi", "phi", 6, 3, lambda c, r, g: f"{c.phi[r]:.4f}"),
+    Column("phi", "phi", 6, 3, lambda c, r, g: numbers.phi(float(c.phi[r]))),
     Column("peak", "peak GiB", 8, 8, lambda c, r, g: f"{c.peak_bytes[r] / _GIB:.1f}"),
 )
 BAR_MIN = 12

@@ -11,8 +11,8 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from memx_tui.glyphs import UNICODE, Glyphs
+from memx_tui.text import numbers
 from memx_tui.widgets.memory_bars import SEGMENTS, segments_of
-from memx_tui.widgets.plan_table import rate, seconds
 
 if TYPE_CHECKING:
     from memx_engine import Estimate, RankedPlan, SearchResult
@@ -37,10 +37,10 @@ def time_line(estimate: Estimate) -> str:
     """``6.412 s = compute 4.610 + bubble 0.680 ...``: parts above 1 % by name, largest first."""
     parts = sorted(estimate.time_breakdown_s.items(), key=lambda item: -item[1])
     least = 0.01 * estimate.iteration_time_s
-    words = [f"{_PARTS.get(name, name)} {seconds(value)}" for name, value in parts if value >= least]
+    words = [f"{_PARTS.get(name, name)} {numbers.seconds(value)}" for name, value in parts if value >= least]
     rest = sum(value for _, value in parts if value < least)
-    words += [f"other {seconds(rest)}"] if rest > 0.0005 else []
-    return f"{seconds(estimate.iteration_time_s)} s = " + " + ".join(words)
+    words += [f"other {numbers.seconds(rest)}"] if rest > 0.0005 else []
+    return f"{numbers.seconds(estimate.iteration_time_s)} s = " + " + ".join(words)
 
 
 def interval_words(estimate: Estimate) -> str:
@@ -48,7 +48,7 @@ def interval_words(estimate: Estimate) -> str:
     if estimate.interval_s is None:
         return "no interval: nothing is calibrated yet"
     low, high = estimate.interval_s
-    return f"95% interval {seconds(low)} .. {seconds(high)} s"
+    return f"95% interval {numbers.seconds(low)} .. {numbers.seconds(high)} s"
 
 
 def limit_line(estimate: Estimate) -> str:
@@ -85,7 +85,7 @@ def price_line(ranked: RankedPlan, result: SearchResult, glyphs: Glyphs) -> str:
     if best.plan == ranked.plan:
         return f"{head}; this is also the fastest plan"
     time = best.estimate.iteration_time_s / ranked.estimate.iteration_time_s - 1
-    fastest = f"{seconds(best.estimate.iteration_time_s)} s ({time:+.1%})"
+    fastest = f"{numbers.seconds(best.estimate.iteration_time_s)} s ({time:+.1%})"
     return f"{head}; fastest is #{best.rank}: {fastest}, {phi} {best.phi / ranked.phi - 1:+.1%}"
 
 
@@ -100,7 +100,8 @@ def why_lines(ranked: RankedPlan, result: SearchResult, glyphs: Glyphs = UNICODE
         ("stages", stage_words(ranked)),
         (
             "plan",
-            f"{rate(estimate.tokens_per_s)} tok/s, {schedule}, {skeleton.micro_batches} micro-batches, {frontier}"
+            f"{numbers.rate(estimate.tokens_per_s)} tok/s, {schedule}, "
+            f"{skeleton.micro_batches} micro-batches, {frontier}"
             + (", embeddings untied" if ranked.plan.untied else ""),
         ),
         ("why", price_line(ranked, result, glyphs)),
