@@ -49,13 +49,10 @@ def assign(
     """The best split and recompute of ``skeleton``, whose table is ``table``; None where nothing fits."""
     unit = table.virtual_stages
     table = as_1f1b(table)
-    if framework is Framework.MEGATRON:
-        solution, options = _one_for_all(table, objective, incumbent_phi, should_stop)
-    else:
-        solution = solve(table, objective, incumbent_phi=incumbent_phi, should_stop=should_stop)
-        options = solution.options if solution else ()
-    if solution is None:
+    found = solve_table(table, framework, objective, incumbent_phi=incumbent_phi, should_stop=should_stop)
+    if found is None:
         return None
+    solution, options = found
     at = (np.arange(table.stages), np.asarray(solution.layers), np.asarray(options))
     used = table.memory_bytes[at] / table.capacity_bytes
     plan = build_plan(
@@ -74,6 +71,27 @@ def assign(
     )
 
 
+def solve_table(
+    table: StageTable,
+    framework: Framework,
+    objective: Objective,
+    *,
+    incumbent_phi: float = float("inf"),
+    should_stop: Callable[[], bool] | None = None,
+) -> tuple[Solution, tuple[int, ...]] | None:
+    """The best split of a 1F1B table and the strategy of each stage (indices into ``table.options``), or None."""
+    if framework is not Framework.MEGATRON:
+        solution = solve(table, objective, incumbent_phi=incumbent_phi, should_stop=should_stop)
+        return None if solution is None else (solution, solution.options)
+    best: tuple[Solution, tuple[int, ...]] | None = None
+    for option in range(len(table.options)):
+        limit = min(incumbent_phi, best[0].phi) if best else incumbent_phi
+        found = solve(only_option(table, option), objective, incumbent_phi=limit, should_stop=should_stop)
+        if found is not None and (best is None or found.phi < best[0].phi):
+            best = found, (option,) * table.stages
+    return best
+
+
 def build_plan(
     cluster: Cluster,
     model: TransformerSpec,
@@ -90,20 +108,3 @@ def build_plan(
     first, last = (cluster.gpu_type(skeleton.placements[i].gpu_type).vendor for i in (0, -1))
     untied = model.tied_embeddings and skeleton.pp > 1 and first != last
     return Plan(skeleton, tuple(stages), untied)
-
-
-def _one_for_all(
-    table: StageTable,
-    objective: Objective,
-    incumbent_phi: float,
-    should_stop: Callable[[], bool] | None,
-) -> tuple[Solution | None, tuple[int, ...]]:
-    """The best single strategy for every stage, and its index for each."""
-    best: Solution | None = None
-    pick = 0
-    for option in range(len(table.options)):
-        limit = min(incumbent_phi, best.phi) if best else incumbent_phi
-        found = solve(only_option(table, option), objective, incumbent_phi=limit, should_stop=should_stop)
-        if found is not None and (best is None or found.phi < best.phi):
-            best, pick = found, option
-    return best, (pick,) * table.stages

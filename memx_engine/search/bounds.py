@@ -5,6 +5,7 @@ Everything here is a few array operations per skeleton, because a large cluster 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -83,6 +84,25 @@ def only_option(table: StageTable, option: int) -> StageTable:
         backward_s=table.backward_s[:, :, pick],
         memory_bytes=table.memory_bytes[:, :, pick],
         options=table.options[pick],
+    )
+
+
+def fixed_split(table: StageTable, layers: Sequence[int]) -> StageTable:
+    """A 1F1B table in which stage i has exactly ``layers[i]`` layers, called one: only the recompute is left open."""
+    stages, at = table.stages, (np.arange(table.stages), np.asarray(layers))
+
+    def only(values: Array) -> Array:
+        out = np.full((stages, stages + 1, *values.shape[2:]), np.inf)
+        out[:, 1] = values[at]
+        return out
+
+    return replace(
+        table,
+        forward_s=only(table.forward_s),
+        backward_s=only(table.backward_s),
+        memory_bytes=only(table.memory_bytes),
+        tail_s=only(table.tail_s),
+        layers=stages,
     )
 
 

@@ -118,7 +118,7 @@ def solve(
 def _steps(table: StageTable, stage: int, weight: float, transfer: float) -> tuple[Ints, Ints, Array]:
     """The stage's choices that fit: layers (n,), option (n,), and their six figures (n, 6)."""
     memory = table.memory_bytes[stage]
-    layers, options = np.nonzero(memory[1:] <= table.capacity_bytes[stage])
+    layers, options = np.nonzero(memory[1:] <= min(float(table.capacity_bytes[stage]), np.finfo(float).max))
     layers = layers + 1
     time = table.forward_s[stage, layers, options] + table.backward_s[stage, layers, options]
     held = memory[layers, options]

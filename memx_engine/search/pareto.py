@@ -15,7 +15,7 @@ def pareto_mask(time_s: Array, peak_bytes: Array, variance_bytes2: Array) -> NDA
     """
     points = np.column_stack([time_s, peak_bytes, variance_bytes2]).astype(np.float64)
     mask = np.zeros(len(points), dtype=np.bool_)
-    finite = np.isfinite(points).all(axis=1)
+    finite = np.all(np.isfinite(points), axis=1).tolist()
     # Sorted by time, peak, variance: a point can only be dominated by an earlier one.
     order = np.lexsort((np.arange(len(points)), points[:, 2], points[:, 1], points[:, 0]))
     front = np.empty((0, 3))

@@ -1,0 +1,305 @@
+"""Judging one plan: does it fit, which rule does it break, and what is the smallest change that would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from memx_engine.cost.table import Estimator, StageTable
+from memx_engine.errors import InputError
+from memx_engine.inputs.cluster import Cluster
+from memx_engine.inputs.job import Framework, Job
+from memx_engine.inputs.model import TransformerSpec
+from memx_engine.plan import Estimate, Plan, Skeleton, Stage, Verdict
+from memx_engine.search.assign import build_plan, solve_table
+from memx_engine.search.bounds import PlanFigures, as_1f1b, compute_bounds, fixed_split
+from memx_engine.search.diagnose import first_principles
+from memx_engine.search.objective import Objective, References, Weights, choose_weights, compute_references
+from memx_engine.search.remedies import plan_remedy
+from memx_engine.search.result import RankedPlan, SearchResult
+from memx_engine.search.rules import PlanRequest, Reason, broken_rules, spread, stage_layers
+from memx_engine.search.schedule import heterogeneity_index
+from memx_engine.search.space import Layout, enumerate_space, idle_gpus, make_skeleton
+from memx_engine.units import GIB
+
+# Peak alone: what to choose where nothing fits.
+_LIGHTEST = Objective(Weights("lightest", 0.0, 1.0, 0.0), References(1.0, 1.0, 1.0, 1.0))
+
+__all__ = ["Explanation", "PlanRequest", "Reason", "explain_plan", "explain_request"]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The verdict on a plan, and why. ``plan`` is None only when the plan is invalid; its rank is 0."""
+
+    verdict: Verdict
+    reasons: tuple[Reason, ...]
+    plan: RankedPlan | None
+
+
+def explain_request(
+    cluster: Cluster,
+    model: TransformerSpec,
+    job: Job,
+    request: PlanRequest,
+    *,
+    objective: Objective | None = None,
+    estimator: Estimator | None = None,
+    result: SearchResult | None = None,
+) -> Explanation:
+    """Judge a plan given by its numbers; what is left out is chosen by the planner.
+
+    Args:
+        objective: Phi of a search, to be comparable with it; by default the plan's own even split is the scale.
+        result: A search's result: adds how far the plan is from its best and why the search does not list it.
+    """
+    broken = broken_rules(cluster, model, job, request)
+    if broken:
+        return Explanation(Verdict.INVALID, broken, None)
+    estimator = estimator or (result.estimator if result else first_principles(cluster, model, job))
+    objective = objective or (result.objective if result else None)
+    layouts = _layouts(cluster, model, job, request)
+    if not layouts:
+        return Explanation(Verdict.INVALID, (_unplaced(cluster, job, request),), None)
+    judged = [_complete(cluster, model, job, request, layout, objective, estimator) for layout in layouts]
+    # The planner's choice among the orders of GPU types: one that fits, then the best Phi, then the first.
+    plan, estimate, scale = min(
+        judged,
+        key=lambda item: (
+            item[1].verdict is Verdict.DOES_NOT_FIT,
+            max(item[1].worst_gpu.used_fraction, 1.0),
+            _phi(item[1], item[2]),
+        ),
+    )
+    return _judge(cluster, model, job, plan, estimate, scale, estimator, result)
+
+
+def explain_plan(
+    cluster: Cluster,
+    model: TransformerSpec,
+    job: Job,
+    plan: Plan,
+    *,
+    objective: Objective | None = None,
+    estimator: Estimator | None = None,
+    result: SearchResult | None = None,
+) -> Explanation:
+    """Judge a finished plan, such as one read from a plan file."""
+    shape = plan.skeleton
+    chunks = [stage.chunk_layers for stage in plan.stages]
+    request = PlanRequest(
+        shape.tp,
+        shape.pp,
+        shape.dp,
+        shape.micro_batch,
+        layers=tuple(stage[k] for k in range(shape.virtual_stages) for stage in chunks),
+        recompute=plan.recompute,
+        virtual_stages=shape.virtual_stages,
+    )
+    job = replace(job, global_batch=shape.global_batch, seq_len=shape.seq_len)
+    broken = broken_rules(cluster, model, job, request)
+    if broken:
+        return Explanation(Verdict.INVALID, broken, None)
+    estimator = estimator or (result.estimator if result else first_principles(cluster, model, job))
+    scale = objective or (result.objective if result else None)
+    if scale is None:
+        scale = own_scale(cluster, job, estimator.stage_table(shape))
+    return _judge(cluster, model, job, plan, estimator.estimate(plan), scale, estimator, result)
+
+
+def own_scale(cluster: Cluster, job: Job, table: StageTable) -> Objective:
+    """An objective for a plan judged alone: its skeleton's even split, or bounds, as references."""
+    bounds = compute_bounds(table)
+    figures = bounds.even or PlanFigures(bounds.time_s, bounds.peak_bytes, bounds.variance_bytes2)
+    if not np.isfinite(figures.time_s):
+        # Nothing fits: any finite scale will do, as no choice hangs on it.
+        figures = PlanFigures(1.0, float(table.capacity_bytes.max()), 0.0)
+    weights = choose_weights(1.0 - bounds.utilization, heterogeneity_index(cluster, job))
+    references = compute_references([figures.time_s], [figures.peak_bytes], [figures.variance_bytes2])
+    return Objective(weights, references)
+
+
+def _layouts(cluster: Cluster, model: TransformerSpec, job: Job, request: PlanRequest) -> tuple[Layout, ...]:
+    asked = replace(
+        job,
+        tp_sizes=(request.tp,),
+        pp_sizes=(request.pp,),
+        dp_sizes=(request.dp,),
+        micro_batch_sizes=(request.micro_batch,),
+        virtual_stages=(),
+    )
+    layouts = enumerate_space(cluster, model, asked).layouts
+    if request.type_order is None:
+        return layouts
+    return tuple(
+        layout
+        for layout in layouts
+        if tuple(dict.fromkeys(placement.gpu_type for placement in layout.placements)) == request.type_order
+    )
+
+
+def _unplaced(cluster: Cluster, job: Job, request: PlanRequest) -> Reason:
+    size = request.tp * request.dp
+    have = ", ".join(f"{len(ranks)} {name}" for name, ranks in cluster.ranks_by_type.items())
+    order = f" in the order {' > '.join(request.type_order)}" if request.type_order else ""
+    return Reason(
+        "placement",
+        f"{request.pp} stages of TP {request.tp} x DP {request.dp} = {size} GPUs of one type each cannot be placed"
+        f"{order}: the cluster has {have}, and TP groups stay inside a node",
+        remedy="use a smaller DP or TP, or fewer stages",
+    )
+
+
+def _complete(
+    cluster: Cluster,
+    model: TransformerSpec,
+    job: Job,
+    request: PlanRequest,
+    layout: Layout,
+    objective: Objective | None,
+    estimator: Estimator,
+) -> tuple[Plan, Estimate, Objective]:
+    """The whole plan on one layout, with what was left open chosen for Phi, or for memory where nothing fits."""
+    skeleton = make_skeleton(layout, job, request.micro_batch, request.virtual_stages)
+    table = estimator.stage_table(skeleton)
+    scale = objective or own_scale(cluster, job, table)
+    chunks = stage_layers(model, request)
+    if chunks is not None and request.recompute is not None:
+        plan = build_plan(cluster, model, skeleton, [sum(c) for c in chunks], spread(request.recompute, skeleton.pp))
+    else:
+        plan = _choose(cluster, model, job, request, skeleton, table, scale, chunks)
+    if chunks is not None:
+        # The chunks as they were asked for.
+        stages = tuple(
+            Stage(stage.placement, tuple(c), stage.recompute) for stage, c in zip(plan.stages, chunks, strict=True)
+        )
+        plan = replace(plan, stages=stages)
+    return plan, estimator.estimate(plan), scale
+
+
+def _choose(
+    cluster: Cluster,
+    model: TransformerSpec,
+    job: Job,
+    request: PlanRequest,
+    skeleton: Skeleton,
+    table: StageTable,
+    scale: Objective,
+    chunks: tuple[tuple[int, ...], ...] | None,
+) -> Plan:
+    """Layers and recompute within what the request fixes."""
+    unit, table = table.virtual_stages, as_1f1b(table)
+    options = table.options
+    if request.recompute is not None:
+        memory = table.memory_bytes.copy()
+        for i, wanted in enumerate(spread(request.recompute, skeleton.pp)):
+            memory[i][:, [option != wanted for option in options]] = np.inf
+        table = replace(table, memory_bytes=memory)
+    split: list[int] | None = None
+    if chunks is not None:
+        # Unequal chunks are looked up as equal ones of the same sum, rounded up.
+        split = [-(-sum(stage) // unit) for stage in chunks]
+        table = fixed_split(table, split)
+    # Where nothing fits, the best of the plans that leave out the limit, then the lightest recompute on its split.
+    found = solve_table(table, job.framework, scale)
+    if found is None:
+        found = solve_table(
+            replace(table, capacity_bytes=np.full(skeleton.pp, np.finfo(float).max)), job.framework, _LIGHTEST
+        )
+    if found is None:
+        raise InputError(
+            "no recompute strategy that the planner knows exists in every stage of this plan",
+            hint="name the recompute of each stage",
+        )
+    solution, picks = found
+    layers = split if split is not None else list(solution.layers)
+    return build_plan(cluster, model, skeleton, [n * unit for n in layers], [options[r] for r in picks])
+
+
+def _judge(
+    cluster: Cluster,
+    model: TransformerSpec,
+    job: Job,
+    plan: Plan,
+    estimate: Estimate,
+    scale: Objective,
+    estimator: Estimator,
+    result: SearchResult | None,
+) -> Explanation:
+    verdict = estimate.verdict
+    reasons: list[Reason] = []
+    if verdict is Verdict.DOES_NOT_FIT:
+        remedy = plan_remedy(cluster, model, job, plan, estimate)
+        for k, (stage, missing) in enumerate(_overfull(estimate)):
+            reasons.append(
+                Reason("memory", _memory_words(estimate, stage, plan), stage, missing, remedy if k == 0 else "")
+            )
+    else:
+        worst = estimate.worst_gpu
+        state = "fits, tightly" if verdict is Verdict.TIGHT else "fits"
+        reasons.append(
+            Reason(
+                "memory",
+                f"{state}: the fullest GPU (rank {worst.rank}, {worst.gpu_type}, stage {worst.stage}) uses "
+                f"{worst.peak_bytes / GIB:.1f} of {worst.capacity_bytes / GIB:.1f} GiB ({worst.used_fraction:.0%})",
+                worst.stage,
+                remedy="keep 10 % free until memory is measured" if verdict is Verdict.TIGHT else "",
+            )
+        )
+    reasons += [
+        Reason("note", f"leaves {count} {name} idle") for name, count in idle_gpus(cluster, plan.skeleton).items()
+    ]
+    if plan.untied:
+        reasons.append(Reason("note", "unties the embeddings: first and last stage are of different vendors"))
+    phi = _phi(estimate, scale)
+    if result is not None:
+        reasons += _against(result, plan, phi, estimate)
+    return Explanation(verdict, tuple(reasons), RankedPlan(0, plan, estimate, phi, False))
+
+
+def _against(result: SearchResult, plan: Plan, phi: float, estimate: Estimate) -> Iterator[Reason]:
+    """Where the plan stands in a search's result."""
+    best = result.plans[0]
+    slower = estimate.iteration_time_s / best.estimate.iteration_time_s - 1.0
+    ahead = int((result.table.phi < phi).sum())
+    yield Reason(
+        "time",
+        f"phi {phi:.4f} is {phi / best.phi - 1.0:+.1%} against the best plan's {best.phi:.4f}, iteration time "
+        f"{slower:+.1%}; {ahead} skeletons of {len(result.table)} have a better plan",
+    )
+    listed = next((other for other in result.table.plans if other.skeleton == plan.skeleton), None)
+    if listed is None and estimate.verdict is not Verdict.DOES_NOT_FIT:
+        yield Reason("time", "the search closed this skeleton: its bounds are worse than the plans it kept")
+    elif listed is not None and listed != plan:
+        yield Reason(
+            "time",
+            f"the search lists this skeleton with layers {','.join(map(str, listed.layers))} and recompute "
+            f"{','.join(map(str, listed.recompute))}",
+        )
+
+
+def _overfull(estimate: Estimate) -> list[tuple[int, float]]:
+    """(stage, missing bytes) of every stage above its capacity, the worst first."""
+    missing: dict[int, float] = {}
+    for gpu in estimate.gpus:
+        lack = gpu.peak_bytes - gpu.capacity_bytes
+        if lack > 0:
+            missing[gpu.stage] = max(missing.get(gpu.stage, 0.0), lack)
+    return sorted(missing.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _memory_words(estimate: Estimate, stage: int, plan: Plan) -> str:
+    gpu = max((g for g in estimate.gpus if g.stage == stage), key=lambda g: g.peak_bytes - g.capacity_bytes)
+    parts = sorted(gpu.breakdown.as_dict().items(), key=lambda item: -item[1])
+    largest = ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts[:4] if size > 0)
+    return (
+        f"stage {stage} ({gpu.gpu_type}, {plan.stages[stage].layers} layers, recompute {plan.stages[stage].recompute}) "
+        f"needs {gpu.peak_bytes / GIB:.1f} GiB and has {gpu.capacity_bytes / GIB:.1f}: "
+        f"{(gpu.peak_bytes - gpu.capacity_bytes) / GIB:.1f} GiB missing ({largest} GiB)"
+    )
+
+
+def _phi(estimate: Estimate, scale: Objective) -> float:
+    return scale.phi(estimate.iteration_time_s, estimate.peak_bytes, estimate.memory_variance_bytes2)
