@@ -10,7 +10,7 @@ import numpy as np
 from memx_engine.cost.table import Estimator, StageTable
 from memx_engine.errors import InputError
 from memx_engine.inputs.cluster import Cluster
-from memx_engine.inputs.job import Framework, Job
+from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import Estimate, Plan, Skeleton, Stage, Verdict
 from memx_engine.search.assign import build_plan, solve_table
