@@ -1,0 +1,212 @@
+"""The only place with state on disk: one SQLite file per workspace.
+
+Home folders of login nodes are NFS or Lustre: no write-ahead log (it needs shared memory), one writer with a lock file
+that names its holder, readers that never wait for a dead lock.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from memx_engine.errors import MemxError
+from memx_engine.lockfile import Holder, LockFile, read_holder
+from memx_engine.measurement import Measurement
+from memx_engine.profile.records import measurement_from_document, measurement_to_document
+
+FILE_NAME = "memx.sqlite"
+LOCK_NAME = "memx.lock"
+
+
+class StorageError(MemxError):
+    """The workspace cannot be read or written (disk full, read-only folder, damaged or newer file)."""
+
+    exit_code = 2
+    title = "The workspace cannot be used"
+
+
+def _version_1(db: sqlite3.Connection) -> None:
+    db.execute(
+        "CREATE TABLE measurement (id INTEGER PRIMARY KEY, point_key TEXT NOT NULL, gpu_type TEXT NOT NULL,"
+        " truth_name TEXT NOT NULL, outcome TEXT NOT NULL, document TEXT NOT NULL)"
+    )
+    db.execute("CREATE INDEX measurement_by_point ON measurement (truth_name, gpu_type, point_key)")
+    db.execute("CREATE TABLE imported (id INTEGER PRIMARY KEY, source TEXT NOT NULL, digest TEXT NOT NULL UNIQUE,"
+               " kind TEXT NOT NULL, document TEXT NOT NULL)")  # fmt: skip
+    db.execute("CREATE TABLE note (name TEXT PRIMARY KEY, document TEXT NOT NULL)")
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_version_1,)
+"""Step n brings a file of version n to version n + 1; steps are never changed once released."""
+
+
+@dataclass(frozen=True)
+class ImportedRow:
+    """One row of an imported table or log: ``kind`` is ``iteration`` or ``layer``, ``document`` its columns."""
+
+    source: str
+    kind: str
+    document: dict[str, Any]
+    digest: str
+
+
+class Workspace:
+    """One folder with measurements, imported tables and what was learned from them.
+
+    Args:
+        folder: Created if absent (unless ``read_only``).
+        read_only: Never writes, needs no lock, works on a read-only file system and beside a living writer.
+
+    Raises:
+        LockedError: Another process writes to it. StorageError: It cannot be created, read or written.
+    """
+
+    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
+        self.folder, self.read_only = folder, read_only
+        self.path = folder / FILE_NAME
+        self.notices: tuple[str, ...] = ()
+        self._lock = LockFile(folder / LOCK_NAME)
+        if read_only:
+            self._db = self._open_read_only()
+            return
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            takeover = self._lock.acquire()
+        except OSError as error:
+            raise self._storage_error("cannot be created or locked", error) from error
+        self.notices = (takeover,) if takeover else ()
+        try:
+            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            with self._guard("opened"):
+                self._db.execute("PRAGMA journal_mode=DELETE")
+                self._db.execute("PRAGMA synchronous=FULL")
+                self._migrate()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open_read_only(self) -> sqlite3.Connection:
+        if not self.path.exists():
+            raise StorageError("there is no workspace here", where=str(self.folder), hint="profile or import first")
+        db = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+        self._db = db
+        with self._guard("read"):
+            self._check_version()
+        return db
+
+    def _storage_error(self, what: str, error: Exception) -> StorageError:
+        text = str(error)
+        hint = "free some space and resume; nothing stored is lost" if "full" in text else ""
+        if "readonly" in text.replace("-", "").lower() or isinstance(error, PermissionError):
+            hint = "use another folder with --workspace"
+        if "not a database" in text or "malformed" in text:
+            hint = f"move {self.path} aside; its measurements can be made again or imported"
+        return StorageError(f"the workspace {what}: {text}", where=str(self.folder), hint=hint)
+
+    @contextmanager
+    def _guard(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise self._storage_error(f"cannot be {what}", error) from error
+
+    def _check_version(self) -> int:
+        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        if version > len(MIGRATIONS):
+            raise StorageError(
+                f"the workspace was written by a newer release (schema {version}, this one reads {len(MIGRATIONS)})",
+                where=str(self.path),
+                hint="update memx-tui, or use another folder with --workspace",
+            )
+        return version
+
+    def _migrate(self) -> None:
+        version = self._check_version()
+        for step in range(version, len(MIGRATIONS)):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                MIGRATIONS[step](self._db)
+                self._db.execute(f"PRAGMA user_version = {step + 1}")
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+
+    def add(self, measurement: Measurement) -> None:
+        """Store one measurement; on disk when this returns."""
+        document = json.dumps(measurement_to_document(measurement), allow_nan=False)
+        point = measurement.point
+        with self._guard("written"):
+            self._db.execute(
+                "INSERT INTO measurement (point_key, gpu_type, truth_name, outcome, document) VALUES (?, ?, ?, ?, ?)",
+                (point.key, point.gpu_type, measurement.truth_name, measurement.outcome.value, document),
+            )
+
+    def measurements(self) -> Iterator[Measurement]:
+        """All measurements in the order they came."""
+        with self._guard("read"):
+            rows = self._db.execute("SELECT document FROM measurement ORDER BY id").fetchall()
+        for (document,) in rows:
+            yield measurement_from_document(json.loads(document))
+
+    def finished_points(self) -> dict[tuple[str, str], str]:
+        """(truth name, point key) → outcome of the latest measurement; reads no documents, so resuming stays quick."""
+        with self._guard("read"):
+            rows = self._db.execute("SELECT truth_name, point_key, outcome FROM measurement ORDER BY id").fetchall()
+        return {(truth, key): outcome for truth, key, outcome in rows}
+
+    def add_imported(self, rows: list[ImportedRow]) -> int:
+        """Store imported rows in one transaction; returns how many were new (equal rows are kept once)."""
+        with self._guard("written"):
+            before = self._db.total_changes
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                self._db.executemany(
+                    "INSERT OR IGNORE INTO imported (source, digest, kind, document) VALUES (?, ?, ?, ?)",
+                    ((r.source, r.digest, r.kind, json.dumps(r.document)) for r in rows),
+                )
+                self._db.execute("COMMIT")
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            return self._db.total_changes - before
+
+    def imported(self, kind: str) -> Iterator[ImportedRow]:
+        """Imported rows of one kind in the order they came."""
+        with self._guard("read"):
+            rows = self._db.execute(
+                "SELECT source, digest, document FROM imported WHERE kind = ? ORDER BY id", (kind,)
+            ).fetchall()
+        for source, digest, document in rows:
+            yield ImportedRow(source, kind, json.loads(document), digest)
+
+    def set_note(self, name: str, document: dict[str, Any]) -> None:
+        """Keep a small named document, such as the last profiling design."""
+        with self._guard("written"):
+            self._db.execute("INSERT OR REPLACE INTO note VALUES (?, ?)", (name, json.dumps(document)))
+
+    def note(self, name: str) -> dict[str, Any] | None:
+        with self._guard("read"):
+            row = self._db.execute("SELECT document FROM note WHERE name = ?", (name,)).fetchone()
+        return None if row is None else dict(json.loads(row[0]))
+
+    @property
+    def writer(self) -> Holder | None:
+        """Who writes to this workspace now, this process included."""
+        return read_holder(self.folder / LOCK_NAME)
+
+    def close(self) -> None:
+        self._db.close()
+        self._lock.release()
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
