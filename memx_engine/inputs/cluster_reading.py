@@ -17,7 +17,7 @@ from memx_engine.inputs.catalogue import (
 )
 from memx_engine.inputs.cluster import Cluster, GpuGroup, GpuType, Link, Node
 from memx_engine.inputs.documents import Node as DocumentNode
-from memx_engine.inputs.gpu_types import TypeBook
+from memx_engine.inputs.gpu_types import FIELD_KEYS, TypeBook
 from memx_engine.inputs.nodes import unknown_name_hint
 from memx_engine.units import GB, GIB, MICRO
 
@@ -77,7 +77,7 @@ class _Reader:
 
     def cluster(self) -> Cluster | None:
         root = self.root
-        if not root.expect_mapping(TOP_KEYS) or not self.check_schema():
+        if not root.expect_mapping(TOP_KEYS, within={"links": CLUSTER_LINKS}) or not self.check_schema():
             return None
         self.assumed.update(dict.fromkeys(root.texts("assumed")))
         links, sites = self.cluster_links(root.child("links"))
@@ -120,7 +120,7 @@ class _Reader:
         lines: dict[str, int] = {}
         total = 0
         for entry in entries.items():
-            if not entry.expect_mapping(NODE_KEYS):
+            if not entry.expect_mapping(NODE_KEYS, within={"links": NODE_LINKS, "gpus": GPU_KEYS}):
                 continue
             node = self.node(entry, links)
             names = self.node_names(entry)
@@ -220,10 +220,12 @@ class _Reader:
         items = [listed] if listed.fields is not None else listed.items()
         if not items and listed.elements is not None:
             listed.fail("the node has no GPUs", "list at least one, as {type: a100-sxm-80g, count: 8}")
-        groups = [self.group(item) for item in items if item.expect_mapping(GPU_KEYS)]
-        return tuple(group for group in groups if group is not None)
+        groups = [self.group(item) for item in items if item.expect_mapping(GPU_KEYS, within={"overrides": FIELD_KEYS})]
+        return tuple(group for group in groups if group is not None) if None not in groups else ()
 
     def group(self, item: DocumentNode) -> GpuGroup | None:
+        """One entry; None after a problem, so that nothing is judged by a stand-in."""
+        before = len(item.problems.found)
         count = item.integer("count", low=1, high=MAX_GPUS_PER_NODE)
         used_gib = item.number("memory_used_gib", low=0, high=4096, unit="GiB", default=0.0)
         gpu_type = self.gpu_type(item)
@@ -235,7 +237,7 @@ class _Reader:
                 f"{used_gib:g} GiB in use leaves nothing of the {gpu_type.memory_bytes / GIB:g} GiB of {gpu_type.name}",
                 f"allowed: from 0 to below {gpu_type.memory_bytes / GIB:g} GiB",
             )
-        return GpuGroup(gpu_type, count, used_bytes)
+        return GpuGroup(gpu_type, count, used_bytes) if len(item.problems.found) == before else None
 
     def gpu_type(self, item: DocumentNode) -> GpuType | None:
         found = self.types.resolve(item)

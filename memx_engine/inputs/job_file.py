@@ -34,7 +34,7 @@ _LISTS = {
     "virtual_stages": MAX_VIRTUAL_STAGES,
 }
 _FLAGS = ("sequence_parallel", "fp32_gradients")
-KEYS = ("schema", "global_batch", "seq_len", *_CHOICES, *_FLAGS, *_LISTS)
+KEYS = ("schema", "global_batch", "seq_len", *_CHOICES, *_FLAGS, *_LISTS, "assumed")
 # How the command line spells what it can override; the others are spelt like their key.
 _FLAG_NAMES = {"micro_batch_sizes": "--mbs", "tp_sizes": "--tp", "pp_sizes": "--pp", "dp_sizes": "--dp"}
 
@@ -110,7 +110,7 @@ def job_to_document(job: Job) -> dict[str, object]:
 def job_from_document(document: Mapping[str, object] | Node, where: str = "<document>") -> Job:
     """The job of a complete document, as :func:`job_to_document` writes it. InputError when something is wrong."""
     root = document if isinstance(document, Node) else node_from_value(document, where)
-    _check_document(root, "assumed")
+    _check_document(root)
     for key in ("global_batch", "seq_len", *_CHOICES):
         if root.child(key) is None:
             root.fail(f"{key} is missing", f"add the key {key}", key)
@@ -133,8 +133,8 @@ def job_from_document(document: Mapping[str, object] | Node, where: str = "<docu
     )
 
 
-def _check_document(root: Node, *more: str) -> None:
-    root.expect_mapping((*KEYS, *more))
+def _check_document(root: Node) -> None:
+    root.expect_mapping(KEYS)
     schema = root.child("schema")
     if schema is None:
         root.fail("schema is missing", f"begin the file with the line: schema: {SCHEMA}", "schema")
@@ -148,7 +148,7 @@ def _flag_node(key: str, value: Value) -> Node:
 
 
 def _resolve(cluster: Cluster, model: TransformerSpec, given: Node) -> Job:
-    assumed: list[str] = []
+    assumed = list(given.texts("assumed"))
 
     def note(key: str, sentence: str) -> None:
         if given.child(key) is None:
@@ -172,6 +172,7 @@ def _resolve(cluster: Cluster, model: TransformerSpec, given: Node) -> Job:
     fp32_gradients = given.flag("fp32_gradients", precision is not Precision.FP16)
     note("fp32_gradients", "fp32 gradients" if fp32_gradients else "fp16 gradients")
     sizes = {key: given.integers(key, low=1, high=high) for key, high in _LISTS.items()}
+    depths = sizes["virtual_stages"]
     job = Job(
         global_batch=global_batch,
         seq_len=seq_len,
@@ -185,8 +186,8 @@ def _resolve(cluster: Cluster, model: TransformerSpec, given: Node) -> Job:
         tp_sizes=sizes["tp_sizes"],
         pp_sizes=sizes["pp_sizes"],
         dp_sizes=sizes["dp_sizes"],
-        virtual_stages=tuple(depth for depth in sizes["virtual_stages"] or (2,) if depth > 1),
-        assumed=tuple(assumed),
+        virtual_stages=(2,) if depths is None else tuple(depth for depth in depths if depth > 1),
+        assumed=tuple(dict.fromkeys(assumed)),
     )
     _check_divisible(job, given)
     return job

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from memx_engine.errors import InputError
@@ -20,6 +20,7 @@ _NULLS = ("", "~", "null", "Null", "NULL")
 _TRUE = ("true", "True", "TRUE")
 _FALSE = ("false", "False", "FALSE")
 _SHOWN = 40
+_NONE: Mapping[str, Sequence[str]] = {}
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,18 @@ def unknown_name_hint(name: str, known: Sequence[str]) -> str:
     """``did you mean ...?`` with the nearest known name, else the list of what is known."""
     close = nearest(name, known)
     return f"did you mean {close[0]}?" if close else f"known: {', '.join(known)}"
+
+
+def _unknown_key_hint(key: str, known: Sequence[str], within: Mapping[str, Sequence[str]]) -> str:
+    deeper = {name: parent for parent, names in within.items() for name in names}
+    here, below = nearest(key, known), nearest(key, deeper)
+    if below and (not here or _likeness(key, below[0]) > _likeness(key, here[0])):
+        return f"did you mean {below[0]}, under {deeper[below[0]]}:?"
+    return unknown_name_hint(key, known)
+
+
+def _likeness(a: str, b: str) -> float:
+    return difflib.SequenceMatcher(None, a.casefold(), b.casefold()).ratio()
 
 
 def brief(text: str) -> str:
@@ -123,8 +136,13 @@ class Node:
         """True when ``key`` is written, be it null."""
         return key in (self.fields or {})
 
-    def expect_mapping(self, known: Sequence[str] | None = None) -> bool:
-        """True when this is a mapping; each key outside ``known`` (None: any) is a problem naming the nearest."""
+    def expect_mapping(
+        self, known: Sequence[str] | None = None, *, within: Mapping[str, Sequence[str]] = _NONE
+    ) -> bool:
+        """True when this is a mapping; each key outside ``known`` (None: any) is a problem naming the nearest.
+
+        ``within``: what may stand one level deeper, under which key, for a key that was put one level too high.
+        """
         if self.fields is None:
             known_text = f"with the keys {', '.join(known)}" if known else ""
             self.fail(f"expected a mapping of keys to values, found {self._kind()}", f"write a mapping {known_text}")
@@ -132,7 +150,7 @@ class Node:
         if known is not None:
             for key, node in self.fields.items():
                 if key not in known:
-                    node.fail(f"unknown key {brief(key)}", unknown_name_hint(key, known))
+                    node.fail(f"unknown key {brief(key)}", _unknown_key_hint(key, known, within))
         return True
 
     def items(self) -> list[Node]:

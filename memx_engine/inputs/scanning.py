@@ -46,7 +46,7 @@ def scan_yaml(text: str, problems: Problems) -> Node | None:
 
 def _yaml_problem(error: yaml.MarkedYAMLError, text: str) -> Problem:
     mark = error.problem_mark or error.context_mark
-    line = mark.line + 1 if mark else 0
+    line = min(mark.line + 1, max(len(text.splitlines()), 1)) if mark else 0
     what = error.problem or error.context or "syntax error"
     if "\t" in text and "cannot start any token" in what:
         return Problem(line, "", "a tab is used for indentation", "indent with spaces")
