@@ -6,10 +6,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
@@ -17,7 +15,6 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.css.query import NoMatches
-from textual.screen import Screen
 from textual.signal import Signal
 
 from memx_engine import MemxError
@@ -26,6 +23,7 @@ from memx_tui.config import Config
 from memx_tui.glyphs import ASCII, UNICODE, AsciiFilter
 from memx_tui.keys import binding_ids
 from memx_tui.messages import JobFailed, SearchCancelled, SearchFinished, SearchProgressed
+from memx_tui.modes import MODE_TABLE, Mode
 from memx_tui.palette import MemxCommands
 from memx_tui.paths import Paths, find_paths
 from memx_tui.remembering import SessionKeeper
@@ -37,6 +35,8 @@ from memx_tui.themes import choose_theme, load_themes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from textual.actions import ActionParseResult
+    from textual.dom import DOMNode
     from textual.filter import LineFilter
     from textual.message_pump import MessagePump
 
@@ -47,28 +47,6 @@ log = logging.getLogger(__name__)
 QUIT_WITHIN_S = 2.0
 """A second ctrl+c within this time quits."""
 
-
-@dataclass(frozen=True)
-class Mode:
-    """One numbered screen; ``screen`` is ``module:class``, imported when it is first opened."""
-
-    key: str
-    name: str
-    label: str
-    screen: str
-
-    def build(self) -> Screen[None]:
-        module, _, name = self.screen.partition(":")
-        screen: Screen[None] = getattr(import_module(module), name)()
-        return screen
-
-
-MODE_TABLE = (
-    Mode("1", "cluster", "Cluster", "memx_tui.screens.cluster:ClusterScreen"),
-    Mode("3", "plans", "Plans", "memx_tui.screens.plans:PlansScreen"),
-    Mode("4", "compare", "Compare", "memx_tui.screens.compare:CompareScreen"),
-)
-"""The screens by their keys. 2 is kept for profiling."""
 
 _FALLBACKS = {
     "memory-weights": "primary",
@@ -184,6 +162,19 @@ class MemxApp(App[None]):
         if self.session.ready and self.session.result is None:
             self.start_search()
 
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Run an action; whatever it raises is logged and shown, and the app lives on."""
+        try:
+            return await super().run_action(action, default_namespace, namespaces)
+        except Exception as error:
+            self.report_failure(error, "doing that")
+            return True
+
     # Screens
 
     def open_mode(self, name: str) -> None:
@@ -285,29 +276,6 @@ class MemxApp(App[None]):
         """Ask the running search to stop; the plans found so far are kept."""
         if self._stop_search is not None:
             self._stop_search.set()
-
-    def search_words(self) -> list[str]:
-        """What the search is doing or has done, longest version first."""
-        session = self.session
-        if session.searching:
-            progress = session.progress
-            if progress is None:
-                return ["searching", "searching"]
-            counts = f"{progress.done:,} of {progress.total:,}"
-            return [
-                f"{progress.phase} {counts}, {progress.feasible:,} fit, {progress.elapsed_s:.1f} s, ctrl+c cancels",
-                f"{progress.phase} {counts}, {progress.feasible:,} fit",
-                f"searching {counts}",
-            ]
-        result = session.result
-        if result is None:
-            return [""]
-        stopped = "cancelled, best so far, " if result.cancelled else ""
-        return [
-            f"{stopped}{result.plans_covered:,} plans covered in {result.seconds:.1f} s",
-            f"{stopped}{result.seconds:.1f} s",
-            "",
-        ]
 
     def on_search_progressed(self, event: SearchProgressed) -> None:
         if self.session.searching:

@@ -11,6 +11,7 @@ from textual.containers import Container
 from textual.screen import Screen
 
 from memx_tui.session import Change
+from memx_tui.status import search_words
 from memx_tui.widgets.chrome import FooterBar, Hint, Tab, TabBar, TitleBar
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ class ModeScreen(Screen[None]):
 
     def status(self) -> list[str]:
         """Versions of the tab row's right side, longest first."""
-        return self.memx.search_words()
+        return search_words(self.session)
 
     def hints(self) -> Iterator[Hint]:
         """Footer entries: help first, then this screen's shown bindings, then palette and quit; keys as remapped."""

@@ -109,6 +109,8 @@ class JobDialog(ModalScreen[bool]):
             self._take()
         except MemxError as error:
             self._note("\n".join(text for text in (error.message, error.hint) if text), bad=True)
+        except Exception as error:  # the edge between engine and screen: the dialog says it, the log has it
+            self.memx.report_failure(error, "reading model and job")
 
     def _take(self) -> None:
         """Read every field, then change the session; raises MemxError and changes nothing when one is wrong."""

@@ -96,7 +96,8 @@ class WhyNotDialog(ModalScreen[None]):
         from memx_engine import PlanRequest
 
         try:
-            request = PlanRequest(*(self._value(name, label) for name, label in _FIELDS))
+            tp, pp, dp, micro_batch = (self._value(name, label) for name, label in _FIELDS)
+            request = PlanRequest(tp, pp, dp, micro_batch)
         except InputError as error:
             self._say([error.message], bad=True)
             return

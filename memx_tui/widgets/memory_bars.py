@@ -256,7 +256,7 @@ class MemoryBars(ScrollView, can_focus=True):
         over = row.fraction > 1
         numbers = f" {amount(row):>11} {row.fraction * 100:4.0f}%"
         flag = " OOM" if over else f" {self.glyphs.worst}  " if row.worst else "    "
-        tail = self._place(row) if width >= 100 else ""
+        tail = self._place(row) if width >= 100 else f"s{row.stage:<2} " if width >= 70 else ""
         left = sum(cell_len(s.text) for s in segments)
         cells = width - left - len(numbers) - cell_len(flag) - len(tail) - 1
         if cells >= 8:

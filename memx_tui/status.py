@@ -1,0 +1,29 @@
+"""What the tab row says at its right: how the search stands."""
+
+from __future__ import annotations
+
+from memx_tui.session import Session
+
+
+def search_words(session: Session) -> list[str]:
+    """What the search is doing or has done, longest version first."""
+    if session.searching:
+        progress = session.progress
+        if progress is None:
+            return ["searching"]
+        counts = f"{progress.done:,} of {progress.total:,}"
+        return [
+            f"{progress.phase} {counts}, {progress.feasible:,} fit, {progress.elapsed_s:.1f} s, ctrl+c cancels",
+            f"{progress.phase} {counts}, {progress.feasible:,} fit",
+            f"searching {counts}",
+            counts,
+        ]
+    result = session.result
+    if result is None:
+        return [""]
+    stopped = "cancelled, best so far, " if result.cancelled else ""
+    return [
+        f"{stopped}{result.plans_covered:,} plans covered in {result.seconds:.1f} s",
+        f"{stopped}{result.seconds:.1f} s",
+        "cancelled" if result.cancelled else "",
+    ]
