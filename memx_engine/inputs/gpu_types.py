@@ -122,10 +122,11 @@ def _check_usable(gpu_type: GpuType, place: Node, overrides: Node | None) -> Non
             f"the memory of {gpu_type.name} is not publicly known",
             "give it in the cluster file: overrides: {memory_gib: ...}",
         )
-    if all(gpu_type.peak_flops(p) is None for p in PRECISIONS if p != "fp32"):
-        key = "fp16_tflops" if "bf16" in gpu_type.lacks else "bf16_tflops"
-        message = f"the peak of {gpu_type.name} is not publicly known"
-        where.fail(message, missing_peak_hint(gpu_type, key))
+    supported = [p for p in PRECISIONS if gpu_type.supports(p)]
+    needed = [p for p in supported if p != "fp32"] or supported
+    if all(gpu_type.peak_flops(p) is None for p in needed):
+        key = f"{(needed or PRECISIONS)[0]}_tflops"
+        where.fail(f"the peak of {gpu_type.name} is not publicly known", missing_peak_hint(gpu_type, key))
 
 
 def _with_fields(node: Node, base: GpuType) -> GpuType:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from memx_engine.errors import InputError
 from memx_engine.inputs.catalogue import missing_peak_hint
@@ -207,11 +207,12 @@ def _longer_than_declared(given: Node, model: TransformerSpec, seq_len: int) -> 
     )
 
 
-def _precision(types: Iterable[GpuType], given: Node, assumed: list[str]) -> Precision:
+def _precision(types: Sequence[GpuType], given: Node, assumed: list[str]) -> Precision:
     node = given.child("precision")
+    usable = [p for p in Precision if all(t.supports(p) for t in types)]
     if node is None:
         lacking = [t.name for t in types if not t.supports("bf16")]
-        precision = Precision.FP16 if lacking else Precision.BF16
+        precision = usable[0] if usable else Precision.BF16
         reason = f" ({', '.join(lacking)} {'lacks' if len(lacking) == 1 else 'lack'} bf16)" if lacking else ""
         assumed.append(f"precision {precision}{reason}")
     else:
@@ -219,8 +220,8 @@ def _precision(types: Iterable[GpuType], given: Node, assumed: list[str]) -> Pre
     place = node or given
     for gpu_type in types:
         if not gpu_type.supports(precision):
-            usable = [p for p in Precision if all(t.supports(p) for t in types)]
-            place.fail(f"{gpu_type.name} lacks {precision}", f"every device type supports {', '.join(usable)}")
+            common = ", ".join(usable) or "no precision in common: leave a type out"
+            place.fail(f"{gpu_type.name} lacks {precision}", f"the device types support {common}")
         elif gpu_type.peak_flops(precision) is None:
             raise InputError(
                 f"the {precision} peak of {gpu_type.name} is not publicly known",

@@ -95,6 +95,18 @@ def test_one_clear_message(old: str, new: str, where: str, message: str, hint: s
     assert caught.value.message in [problem.message for problem in validate_cluster_text(text)]
 
 
+def test_check_26_malformed_cluster_yaml_names_line_key_and_nearest_key() -> None:
+    """Acceptance check 26."""
+    with pytest.raises(InputError) as caught:
+        parse_cluster(GOOD.replace("memory_gib: 48", "memory_gb: 48"), "site.yaml")
+    assert str(caught.value) == (
+        "site.yaml:4: gpu_types.mine.memory_gb: unknown key 'memory_gb'\n  did you mean memory_gib?"
+    )
+    with pytest.raises(InputError, match="YAML tags") as caught:
+        parse_cluster(GOOD.replace("name: good", "name: !!python/object/apply:os.getcwd []"), "site.yaml")
+    assert caught.value.where == "site.yaml:2: name"
+
+
 def test_a_good_file_has_no_problems() -> None:
     assert validate_cluster_text(GOOD) == ()
 

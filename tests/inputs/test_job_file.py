@@ -79,6 +79,11 @@ def test_devices_without_bf16_make_the_job_fp16() -> None:
     assert "fp16 gradients" in job.assumed
 
 
+def test_a_cpu_without_16_bit_units_trains_in_fp32() -> None:
+    job = job_of("{type: cpu, count: 2, overrides: {memory_gib: 64, fp32_tflops: 1.5, lacks: [bf16, fp16]}}")
+    assert job.precision is Precision.FP32
+
+
 def test_asking_for_a_precision_that_a_device_lacks_is_refused() -> None:
     with pytest.raises(InputError, match="v100-sxm2-32g lacks bf16") as caught:
         resolve_job(load_cluster("paper-small"), LLAMA, precision="bf16")
