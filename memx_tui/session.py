@@ -58,6 +58,7 @@ class Session:
     Attributes:
         cluster_source, model_source: What the operator named: a file, a sample, a preset.
         recent: Clusters opened lately, newest first.
+        unsaved: Name of a cluster file with changes that are not saved; "" when there is none.
         job_file, job_overrides: As for the command line; the overrides win.
         result_inputs: Fingerprints of the inputs that ``result`` was computed from.
         progress: Last report of a running search; None when none runs.
@@ -69,6 +70,7 @@ class Session:
     cluster: Cluster | None = None
     cluster_source: str = ""
     recent: tuple[str, ...] = ()
+    unsaved: str = ""
     model: TransformerSpec | None = None
     model_source: str = ""
     job_file: str | None = None

@@ -1,20 +1,458 @@
-"""The Cluster screen: what is trained, and on what."""
+"""The Cluster screen: what is trained, and on what. The file's text is the truth; tree and forms edit it in place."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.timer import Timer
+from textual.widget import Widget
+from textual.widgets import TextArea, Tree
+
+from memx_engine import MemxError, cluster_text
+from memx_tui.choosers import cluster_dialog, gpu_dialog, link_dialog
+from memx_tui.cluster_draft import ClusterDraft, open_source
+from memx_tui.cluster_edit import NEW_TEXT, ClusterText
+from memx_tui.cluster_view import Target, form_fields, path_of, summary
 from memx_tui.screens.base import ModeScreen
+from memx_tui.screens.export import ExportDialog, Format
+from memx_tui.screens.prompt import ConfirmDialog, PromptDialog
+from memx_tui.screens.training import TrainingPane
+from memx_tui.session import Change
+from memx_tui.widgets.cluster_tree import ClusterTree
+from memx_tui.widgets.fields import FieldList
+from memx_tui.widgets.summary import Summary
+from memx_tui.widgets.yaml_editor import YamlEditor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from memx_engine import GpuType
+
+CHECK_AFTER_S = 0.15
+"""Typed text is checked when the keyboard rests this long."""
 
 
 class ClusterScreen(ModeScreen):
     """Cluster, model and job."""
 
     MODE = "cluster"
+    TITLE = "Cluster"
+    CSS_PATH = "../styles/cluster.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("o", "open", "Open", id="cluster.open", tooltip="Open a sample or a cluster file"),
+        Binding("m", "model", "Model", id="cluster.model", tooltip="Choose what is trained"),
+        Binding("v", "toggle_yaml", "YAML", id="cluster.yaml", tooltip="Show the file's text, or the forms"),
+        Binding("S", "save", "Save as", id="cluster.save", tooltip="Write the cluster file"),
+        Binding("r", "search", "Search", id="cluster.search", tooltip="Search for plans"),
+        Binding("a", "add", "Add node", id="cluster.add", show=False, tooltip="Add a node after this one"),
+        Binding("d", "duplicate", "Duplicate", id="cluster.duplicate", show=False, tooltip="Copy this node"),
+        Binding("x", "remove", "Remove", id="cluster.remove", show=False, tooltip="Remove this node"),
+        Binding("t", "gpu_type", "GPU type", id="cluster.type", show=False, tooltip="Change this node's GPU type"),
+        Binding("n", "new", "New", id="cluster.new", show=False, tooltip="Start a cluster file from an example"),
+        Binding("u", "undo", "Undo", id="cluster.undo", show=False, tooltip="Take the last change back"),
+        Binding("ctrl+r", "redo", "Redo", id="cluster.redo", show=False, tooltip="Take the last undo back"),
+        Binding("z", "zoom", "Zoom", id="cluster.zoom", show=False, tooltip="This pane alone, or all of them"),
+        Binding("tab", "app.focus_next", "Next pane", id="cluster.next", show=False, tooltip="Go to the next pane"),
+        Binding(
+            "shift+tab",
+            "app.focus_previous",
+            "Previous pane",
+            id="cluster.previous",
+            show=False,
+            tooltip="Go back a pane",
+        ),
+        Binding("escape", "back", "Back", id="cluster.back", show=False, tooltip="Leave zoom, then the text"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.draft = ClusterDraft()
+        self._check: Timer | None = None
+
+    # Building
+
+    def compose_body(self) -> ComposeResult:
+        with Vertical(id="left", classes="column"):
+            yield _pane("tree-pane", ClusterTree(id="tree"), "cluster")
+            yield _pane("summary-pane", Summary(id="summary"), "summary")
+        with Vertical(id="right", classes="column"):
+            yield _pane("node-pane", FieldList(id="node", label_width=14), "node")
+            yield TrainingPane(id="job-pane", classes="pane")
+            yield _pane("yaml-pane", YamlEditor(id="yaml"), "text")
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        session = self.session
+        if session.cluster_source:
+            try:
+                self.draft = open_source(session.cluster_source)
+            except MemxError as error:
+                self.memx.show_error(error)
+        if self.draft.empty and session.cluster is not None:
+            self.draft = ClusterDraft(cluster_text(session.cluster))
+        self._show_all()
+        self.query_one(ClusterTree).focus()
+
+    def session_changed(self, change: Change) -> None:
+        if change in ("cluster", "model", "job", "result", "mode"):
+            self._show_job()
+
+    # What is shown
+
+    def _show_all(self) -> None:
+        draft = self.draft
+        doc = draft.doc
+        tree = self.query_one(ClusterTree)
+        if doc is not None:
+            tree.show(doc.name, doc.entries)
+        elif draft.empty:
+            tree.show("no cluster yet", ())
+        self.query_one(YamlEditor).show(draft.text, [problem.line for problem in draft.problems])
+        star = " *" if draft.dirty else ""
+        name = Path(draft.source).name if draft.file else draft.source
+        self._title("tree-pane", f"cluster {name or ('new' if not draft.empty else '')}".rstrip() + star)
+        self._title("yaml-pane", f"text of {name or 'new cluster'}{star}")
+        self.session.unsaved = (name or "the new cluster") if draft.dirty else ""
+        self._publish()
+        self._show_node()
+        self._show_job()
+
+    def _publish(self) -> None:
+        """Hand a valid cluster to the session when it differs from the one there."""
+        draft, session = self.draft, self.session
+        cluster = draft.cluster
+        if draft.valid and cluster is not None:
+            same = session.cluster is not None and session.cluster == cluster
+            if not same or session.cluster_source != draft.source:
+                self.memx.set_cluster(cluster, draft.source)
+
+    def _show_node(self) -> None:
+        draft = self.draft
+        target = self.query_one(ClusterTree).target
+        fields = self.query_one("#node", FieldList)
+        fields.show([] if draft.empty else form_fields(draft, target))
+        entries = draft.doc.entries if draft.doc else ()
+        title = "cluster"
+        if target.index is not None and target.index < len(entries):
+            title = f"node {entries[target.index].name}"
+            if target.group is not None:
+                title += f", group {target.group + 1}"
+        self._title("node-pane", title)
+
+    def _show_job(self) -> None:
+        problem = self.query_one(TrainingPane).show(self.session)
+        draft = self.draft
+        self.query_one(Summary).show(summary(draft, problem))
+        count = len(draft.problems)
+        words = f"{count} problem{'' if count == 1 else 's'}" if count else ("" if draft.empty else "valid")
+        self._title("summary-pane", f"summary: {words}" if words else "summary")
+        self.set_class(bool(count), "-bad")
+
+    def _title(self, pane: str, words: str) -> None:
+        self.query_one(f"#{pane}", Vertical).border_title = Content(words)
+
+    # Opening and saving
 
     def open_source(self, source: str) -> None:
-        """Open a sample or a file."""
-        from memx_engine import MemxError, load_cluster
+        """Open a sample or a file; asks first when changes would be lost."""
+        self._leave_draft(lambda: self._open(source))
 
+    def _open(self, source: str) -> None:
         try:
-            self.memx.set_cluster(load_cluster(source), source)
+            self.draft = open_source(source)
         except MemxError as error:
             self.memx.show_error(error)
+            return
+        self._show_all()
+        tree = self.query_one(ClusterTree)
+        tree.go_to(Target(0))
+        if self.draft.problems:
+            self.add_class("-yaml")
+
+    def _leave_draft(self, go: Callable[[], None]) -> None:
+        if not self.draft.dirty:
+            go()
+            return
+        question = f"{self.session.unsaved} has changes that are not saved. Open another and lose them?"
+        dialog = ConfirmDialog("Unsaved changes", question, yes="Lose the changes")
+        self.app.push_screen(dialog, lambda yes: go() if yes else None)
+
+    def action_open(self) -> None:
+        dialog = cluster_dialog(self.session.recent, self.draft.source)
+        self.app.push_screen(dialog, lambda source: self.open_source(source) if source else None)
+
+    def action_new(self) -> None:
+        def start() -> None:
+            self.draft = ClusterDraft()
+            self.draft.change(NEW_TEXT)
+            self._show_all()
+            self.query_one(ClusterTree).go_to(Target(0))
+
+        self._leave_draft(start)
+
+    def action_save(self) -> None:
+        draft = self.draft
+        if draft.empty:
+            self.memx.say("nothing to save yet: o opens a cluster, n starts one", warning=True)
+            return
+        name = draft.doc.name if draft.doc else ""
+        default = str(draft.file) if draft.file else f"{name or 'cluster'}.yaml".replace("/", "-")
+        dialog = ExportDialog("Save the cluster", [Format("cluster YAML", default, lambda: draft.text)])
+        self.app.push_screen(dialog, self._saved)
+
+    def _saved(self, file: Path | None) -> None:
+        if file is not None:
+            self.draft.saved(file)
+            self._show_all()
+
+    # Editing the cluster
+
+    def _edit(self, change: Callable[[ClusterText], ClusterText], said: str = "") -> None:
+        doc = self.draft.doc
+        if doc is None:
+            self.memx.say("the text is not YAML yet: v shows it", warning=True)
+            return
+        try:
+            changed = change(doc)
+        except MemxError as error:
+            self.memx.say(f"{error.message}: {error.hint}" if error.hint else error.message, warning=True)
+            return
+        if self.draft.change(changed.text):
+            self._show_all()
+            if said:
+                self.memx.say(f"{said}; u takes it back")
+
+    @property
+    def _index(self) -> int | None:
+        index = self.query_one(ClusterTree).target.index
+        doc = self.draft.doc
+        return index if doc is not None and index is not None and index < len(doc.entries) else None
+
+    def action_add(self) -> None:
+        if self.draft.empty:
+            self.action_new()
+            return
+        index = self._index
+        dialog = gpu_dialog(self._own_types())
+
+        def add(kind: str | None) -> None:
+            if kind is not None:
+                entries = self.draft.doc.entries if self.draft.doc else ()
+                count = entries[index].gpus if index is not None and index < len(entries) else 8
+                self._edit(lambda doc: doc.add_node(kind, count or 8, index))
+                self.query_one(ClusterTree).go_to(Target(len(entries) if index is None else index + 1))
+
+        self.app.push_screen(dialog, add)
+
+    def action_duplicate(self) -> None:
+        index = self._index
+        if index is not None:
+            self._edit(lambda doc: doc.duplicate_node(index))
+            self.query_one(ClusterTree).go_to(Target(index + 1))
+
+    def action_remove(self) -> None:
+        index, doc = self._index, self.draft.doc
+        if index is not None and doc is not None:
+            self._edit(lambda d: d.remove_node(index), f"removed {doc.entries[index].name}")
+
+    def action_gpu_type(self) -> None:
+        self._edit_node("type")
+
+    def action_undo(self) -> None:
+        if self.draft.undo():
+            self._show_all()
+        else:
+            self.memx.say("nothing to undo")
+
+    def action_redo(self) -> None:
+        if self.draft.redo():
+            self._show_all()
+        else:
+            self.memx.say("nothing to redo")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action in ("duplicate", "remove", "gpu_type"):
+            return None if not self.is_mounted or self._index is None else True
+        return True
+
+    def _own_types(self) -> tuple[GpuType, ...]:
+        return self.draft.cluster.gpu_types if self.draft.cluster is not None else ()
+
+    def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[Target]) -> None:
+        event.stop()
+        self._show_node()
+        target = self.query_one(ClusterTree).target
+        doc = self.draft.doc
+        editor = self.query_one(YamlEditor)
+        if doc is not None and target.index is not None and target.index < len(doc.entries) and not editor.has_focus:
+            entry = doc.entries[target.index]
+            line = entry.line if target.group is None else entry.groups[target.group].line
+            editor.go_to_line(line)
+        self.refresh_bindings()
+
+    def on_tree_node_selected(self, event: Tree.NodeSelected[Target]) -> None:
+        event.stop()
+        self.query_one(YamlEditor if self.has_class("-yaml") else "#node").focus()
+
+    def on_cluster_tree_stepped(self, event: ClusterTree.Stepped) -> None:
+        self._step_node(event.target, "count", event.by)
+
+    def _step_node(self, target: Target, key: str, by: int) -> None:
+        path = path_of(self.draft, target, key)
+        doc = self.draft.doc
+        if doc is None or path is None or target.index is None or key not in _STEPPED:
+            return
+        entry = doc.entries[target.index]
+        if key != "replicas" and target.group is None and len(entry.groups) != 1:
+            self.memx.say("this node has several GPU types: go to one of them")
+            return
+        written = doc.value(path) or ("1" if key == "replicas" else "0")
+        try:
+            number = max(_STEPPED[key], float(written) + by)
+        except ValueError:
+            return
+        self._edit(lambda d: d.set(path, f"{number:g}"))
+
+    # The node form
+
+    def on_field_list_chosen(self, event: FieldList.Chosen) -> None:
+        event.stop()
+        self._edit_node(event.key)
+
+    def on_field_list_stepped(self, event: FieldList.Stepped) -> None:
+        event.stop()
+        self._step_node(self.query_one(ClusterTree).target, event.key, event.by)
+
+    def on_field_list_cleared(self, event: FieldList.Cleared) -> None:
+        event.stop()
+        path = path_of(self.draft, self.query_one(ClusterTree).target, event.key)
+        if path is not None:
+            self._edit(lambda doc: doc.remove_key(path))
+
+    def _edit_node(self, key: str) -> None:
+        target = self.query_one(ClusterTree).target
+        path, doc = path_of(self.draft, target, key), self.draft.doc
+        if path is None or doc is None or not key:
+            return
+        written = doc.value(path) or ""
+        if key == "groups":
+            self.memx.say("this node has several GPU types: go to one of them in the tree")
+        elif key == "type":
+            self.app.push_screen(gpu_dialog(self._own_types(), written), lambda kind: self._put(target, key, kind))
+        elif "links." in key:
+            label = next((f.label for f in self.query_one("#node", FieldList).shown if f.key == key), "link")
+            self.app.push_screen(
+                link_dialog(f"Link: {label}", written), lambda source: self._put(target, key, source, source_text=True)
+            )
+        else:
+            title, hint = _PROMPTS.get(key, (key, ""))
+            dialog = PromptDialog(title, written, hint=hint, check=lambda text: self._tried(target, key, text))
+            self.app.push_screen(dialog, lambda text: self._put(target, key, text))
+
+    def _put(self, target: Target, key: str, value: str | None, *, source_text: bool = False) -> None:
+        path = path_of(self.draft, target, key)
+        if value is None or path is None:
+            return
+        if value == "":
+            self._edit(lambda doc: doc.remove_key(path))
+        elif source_text:
+            self._edit(lambda doc: doc.set_source(path, value))
+        else:
+            self._edit(lambda doc: doc.set(path, value))
+
+    def _tried(self, target: Target, key: str, value: str) -> None:
+        """Raise the first problem that writing ``value`` would add."""
+        from memx_engine import InputError, validate_cluster_text
+
+        doc, path = self.draft.doc, path_of(self.draft, target, key)
+        if doc is None or path is None:
+            return
+        text = (doc.set(path, value) if value else doc.remove_key(path)).text
+        before = {(p.key, p.message) for p in self.draft.problems}
+        for problem in validate_cluster_text(text):
+            if (problem.key, problem.message) not in before:
+                raise InputError(problem.message, hint=problem.hint)
+
+    def action_model(self) -> None:
+        self.query_one(TrainingPane).choose_model()
+
+    # The text
+
+    def on_text_area_changed(self, event: TextArea.Changed) -> None:
+        event.stop()
+        if event.text_area.text != self.draft.text:
+            if self._check is not None:
+                self._check.stop()
+            self._check = self.set_timer(CHECK_AFTER_S, self._take_text)
+
+    def _take_text(self) -> None:
+        self._check = None
+        if self.draft.change(self.query_one(YamlEditor).text):
+            self._show_all()
+
+    def on_summary_line_chosen(self, event: Summary.LineChosen) -> None:
+        self.add_class("-yaml")
+        editor = self.query_one(YamlEditor)
+        editor.go_to_line(event.line)
+        editor.focus()
+
+    def action_toggle_yaml(self) -> None:
+        self.toggle_class("-yaml")
+        self.query_one(YamlEditor if self.has_class("-yaml") else "#node").focus()
+
+    def on_training_pane_search_wanted(self, event: TrainingPane.SearchWanted) -> None:
+        event.stop()
+        self.action_search()
+
+    # Panes and leaving
+
+    def action_zoom(self) -> None:
+        focused = self.focused
+        pane = next((w for w in focused.ancestors_with_self if w.has_class("pane")), None) if focused else None
+        zoomed = not self.has_class("-zoom") and pane is not None
+        for widget in self.query(".pane, .column").results(Widget):
+            widget.set_class(zoomed and widget is pane, "-zoomed")
+            widget.set_class(zoomed and pane is not None and widget is pane.parent, "-holds")
+        self.set_class(zoomed, "-zoom")
+
+    def action_back(self) -> None:
+        if self.has_class("-zoom"):
+            self.action_zoom()
+        elif self.query_one(YamlEditor).has_focus:
+            self.query_one(ClusterTree).focus()
+
+    def action_search(self) -> None:
+        if self._check is not None:
+            self._check.stop()
+            self._take_text()
+        if self.draft.problems:
+            self.memx.say(f"the cluster file has {len(self.draft.problems)} problems; see the summary", warning=True)
+        elif self.draft.empty:
+            self.action_open()
+        elif self.session.model is None:
+            self.action_model()
+        else:
+            self.memx.open_mode("plans")
+            self.memx.start_search()
+
+
+def _pane(name: str, inside: Widget, title: str) -> Vertical:
+    pane = Vertical(inside, id=name, classes="pane")
+    pane.border_title = Content(title)
+    return pane
+
+
+_STEPPED = {"count": 1.0, "replicas": 1.0, "memory_used_gib": 0.0, "island_size": 1.0}
+_PROMPTS = {
+    "name": ("Name", "letters, digits, '.', '_', '-'; gpu[01-16] stands for sixteen nodes"),
+    "replicas": ("Nodes alike", "how many nodes this entry stands for"),
+    "count": ("GPUs", "how many of this type in one node"),
+    "memory_used_gib": ("Memory in use, GiB", "on each of these GPUs, by others; 0 when they are free"),
+    "site": ("Site", "a name; nodes of one site share a network"),
+    "island_size": ("GPUs per island", "consecutive GPUs joined by the fastest link; empty: the default"),
+}

@@ -1,0 +1,69 @@
+"""The summary of a cluster: problems that lead to their line, figures, assumptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from textual.binding import BindingType
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import OptionList
+from textual.widgets.option_list import Option
+
+from memx_tui.cluster_view import Row
+from memx_tui.widgets.fields import MOTION
+
+_TONES = {"error": "$text-error", "warning": "$text-warning", "muted": "$text-muted", "": ""}
+_LABEL_WIDTH = 9
+
+
+class Summary(OptionList):
+    """Lines that wrap; Enter on a problem goes to its line."""
+
+    DEFAULT_CSS = """
+    Summary { border: none; padding: 0; background: transparent; scrollbar-size-vertical: 1; }
+    Summary:focus { border: none; }
+    Summary > .option-list--option-highlighted { background: transparent; color: $foreground; text-style: none; }
+    Summary:focus > .option-list--option-highlighted { background: $block-cursor-blurred-background; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [*MOTION]
+
+    @dataclass
+    class LineChosen(Message):
+        """Enter or a click on a problem."""
+
+        line: int
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's own parameter name
+        super().__init__(id=id, markup=False)
+        self._rows: tuple[Row, ...] = ()
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """The lines as they stand."""
+        return self._rows
+
+    def show(self, rows: Sequence[Row]) -> None:
+        if tuple(rows) == self._rows:
+            return
+        self._rows = tuple(rows)
+        at = self.highlighted or 0
+        self.clear_options()
+        self.add_options([Option(self._line(row, index)) for index, row in enumerate(self._rows)])
+        self.highlighted = min(at, len(self._rows) - 1) if self._rows else None
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        row = self._rows[event.option_index]
+        if row.line:
+            self.post_message(self.LineChosen(row.line))
+
+    def _line(self, row: Row, index: int) -> Content:
+        if not row.label:
+            return Content.styled(row.text, _TONES[row.tone])
+        repeated = index > 0 and self._rows[index - 1].label == row.label and not row.line
+        label = "" if repeated else row.label
+        label_style = _TONES["error"] if row.tone == "error" else "$text-muted"
+        return Content.assemble((label.ljust(_LABEL_WIDTH) + " ", label_style), (row.text, _TONES[row.tone]))
