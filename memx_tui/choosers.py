@@ -27,7 +27,7 @@ def cluster_dialog(recent: Iterable[str], selected: str = "") -> PickDialog[str]
     return PickDialog(
         "Open a cluster",
         items,
-        placeholder="type to filter, or the path of a file",
+        placeholder="type to filter, or a path",
         typed=_path_item,
         selected=selected,
     )

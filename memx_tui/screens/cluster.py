@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.content import Content
 from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import TextArea, Tree
@@ -25,6 +24,7 @@ from memx_tui.screens.training import TrainingPane
 from memx_tui.session import Change
 from memx_tui.widgets.cluster_tree import ClusterTree
 from memx_tui.widgets.fields import FieldList
+from memx_tui.widgets.pane import Pane
 from memx_tui.widgets.summary import Summary
 from memx_tui.widgets.yaml_editor import YamlEditor
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from memx_engine import GpuType
 
+LABEL_WIDTH = 14
 CHECK_AFTER_S = 0.15
 """Typed text is checked when the keyboard rests this long."""
 
@@ -44,6 +45,7 @@ class ClusterScreen(ModeScreen):
     TITLE = "Cluster"
     CSS_PATH = "../styles/cluster.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "back", "Back", id="cluster.back", tooltip="Leave zoom, then the text"),
         Binding("o", "open", "Open", id="cluster.open", tooltip="Open a sample or a cluster file"),
         Binding("m", "model", "Model", id="cluster.model", tooltip="Choose what is trained"),
         Binding("v", "toggle_yaml", "YAML", id="cluster.yaml", tooltip="Show the file's text, or the forms"),
@@ -66,7 +68,6 @@ class ClusterScreen(ModeScreen):
             show=False,
             tooltip="Go back a pane",
         ),
-        Binding("escape", "back", "Back", id="cluster.back", show=False, tooltip="Leave zoom, then the text"),
     ]
 
     def __init__(self) -> None:
@@ -77,13 +78,19 @@ class ClusterScreen(ModeScreen):
     # Building
 
     def compose_body(self) -> ComposeResult:
-        with Vertical(id="left", classes="column"):
-            yield _pane("tree-pane", ClusterTree(id="tree"), "cluster")
-            yield _pane("summary-pane", Summary(id="summary"), "summary")
-        with Vertical(id="right", classes="column"):
-            yield _pane("node-pane", FieldList(id="node", label_width=14), "node")
-            yield TrainingPane(id="job-pane", classes="pane")
-            yield _pane("yaml-pane", YamlEditor(id="yaml"), "text")
+        yield Vertical(
+            Pane("cluster", ClusterTree(id="tree"), id="tree-pane"),
+            Pane("summary", Summary(id="summary"), id="summary-pane"),
+            id="left",
+            classes="column",
+        )
+        yield Vertical(
+            Pane("node", FieldList(id="node", label_width=LABEL_WIDTH), id="node-pane"),
+            TrainingPane(FieldList(id="job", label_width=LABEL_WIDTH), id="job-pane"),
+            Pane("text", YamlEditor(id="yaml"), id="yaml-pane"),
+            id="right",
+            classes="column",
+        )
 
     def on_mount(self) -> None:
         super().on_mount()
@@ -154,7 +161,7 @@ class ClusterScreen(ModeScreen):
         self.set_class(bool(count), "-bad")
 
     def _title(self, pane: str, words: str) -> None:
-        self.query_one(f"#{pane}", Vertical).border_title = Content(words)
+        self.query_one(f"#{pane}", Pane).title_bar.show(words)
 
     # Opening and saving
 
@@ -276,6 +283,8 @@ class ClusterScreen(ModeScreen):
             self.memx.say("nothing to redo")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "back":
+            return self.has_class("-zoom") or (self.is_mounted and self.query_one(YamlEditor).has_focus)
         if action in ("duplicate", "remove", "gpu_type"):
             return None if not self.is_mounted or self._index is None else True
         return True
@@ -413,9 +422,9 @@ class ClusterScreen(ModeScreen):
 
     def action_zoom(self) -> None:
         focused = self.focused
-        pane = next((w for w in focused.ancestors_with_self if w.has_class("pane")), None) if focused else None
+        pane = next((w for w in focused.ancestors_with_self if isinstance(w, Pane)), None) if focused else None
         zoomed = not self.has_class("-zoom") and pane is not None
-        for widget in self.query(".pane, .column").results(Widget):
+        for widget in self.query("Pane, .column").results(Widget):
             widget.set_class(zoomed and widget is pane, "-zoomed")
             widget.set_class(zoomed and pane is not None and widget is pane.parent, "-holds")
         self.set_class(zoomed, "-zoom")
@@ -439,12 +448,6 @@ class ClusterScreen(ModeScreen):
         else:
             self.memx.open_mode("plans")
             self.memx.start_search()
-
-
-def _pane(name: str, inside: Widget, title: str) -> Vertical:
-    pane = Vertical(inside, id=name, classes="pane")
-    pane.border_title = Content(title)
-    return pane
 
 
 _STEPPED = {"count": 1.0, "replicas": 1.0, "memory_used_gib": 0.0, "island_size": 1.0}

@@ -5,9 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from textual.app import ComposeResult
-from textual.containers import Vertical
-from textual.content import Content
+from rich.text import Text
 from textual.message import Message
 
 from memx_engine import MemxError, load_model, parse_weights
@@ -17,21 +15,21 @@ from memx_tui.remembering import weights_text
 from memx_tui.screens.pick import Item, PickDialog
 from memx_tui.screens.prompt import PromptDialog
 from memx_tui.widgets.fields import FieldList
+from memx_tui.widgets.pane import Pane
 
 if TYPE_CHECKING:
     from memx_tui.app import MemxApp
     from memx_tui.session import Session
 
 
-class TrainingPane(Vertical):
+class TrainingPane(Pane):
     """The form of what is trained."""
 
     class SearchWanted(Message):
         """The last line was chosen."""
 
-    def compose(self) -> ComposeResult:
-        self.border_title = Content("training")
-        yield FieldList(id="job", label_width=14)
+    def __init__(self, fields: FieldList, *, id: str | None = None) -> None:  # noqa: A002  # Textual's own name
+        super().__init__("training", fields, id=id)
 
     @property
     def _memx(self) -> MemxApp:
@@ -54,6 +52,8 @@ class TrainingPane(Vertical):
         """Bring the form up to date; returns why this job cannot be planned."""
         fields, problem = training_fields(session)
         self._fields.show(fields)
+        ready = session.ready and problem is None
+        self.title_bar.show("training", [Text("r Search")] if ready else [])
         return problem
 
     def choose_model(self) -> None:

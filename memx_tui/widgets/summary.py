@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import ClassVar
 
 from textual.binding import BindingType
 from textual.content import Content
+from textual.events import Resize
 from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
@@ -16,7 +18,7 @@ from memx_tui.cluster_view import Row
 from memx_tui.widgets.fields import MOTION
 
 _TONES = {"error": "$text-error", "warning": "$text-warning", "muted": "$text-muted", "": ""}
-_LABEL_WIDTH = 9
+LABEL_WIDTH = 9
 
 
 class Summary(OptionList):
@@ -39,6 +41,7 @@ class Summary(OptionList):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's own parameter name
         super().__init__(id=id, markup=False)
         self._rows: tuple[Row, ...] = ()
+        self._width = 0
 
     @property
     def rows(self) -> tuple[Row, ...]:
@@ -46,9 +49,16 @@ class Summary(OptionList):
         return self._rows
 
     def show(self, rows: Sequence[Row]) -> None:
-        if tuple(rows) == self._rows:
-            return
-        self._rows = tuple(rows)
+        if tuple(rows) != self._rows:
+            self._rows = tuple(rows)
+            self._fill()
+
+    def on_resize(self, event: Resize) -> None:
+        if event.size.width != self._width:
+            self._fill()
+
+    def _fill(self) -> None:
+        self._width = self.size.width
         at = self.highlighted or 0
         self.clear_options()
         self.add_options([Option(self._line(row, index)) for index, row in enumerate(self._rows)])
@@ -61,9 +71,15 @@ class Summary(OptionList):
             self.post_message(self.LineChosen(row.line))
 
     def _line(self, row: Row, index: int) -> Content:
+        tone = _TONES[row.tone]
         if not row.label:
-            return Content.styled(row.text, _TONES[row.tone])
-        repeated = index > 0 and self._rows[index - 1].label == row.label and not row.line
+            return Content.styled(row.text, tone)
+        repeated = index > 0 and self._rows[index - 1].label == row.label == "assumed"
         label = "" if repeated else row.label
-        label_style = _TONES["error"] if row.tone == "error" else "$text-muted"
-        return Content.assemble((label.ljust(_LABEL_WIDTH) + " ", label_style), (row.text, _TONES[row.tone]))
+        # Two cells stay free for the scroll bar, so that its coming does not wrap the lines anew.
+        room = max(12, self._width - LABEL_WIDTH - 2)
+        lines = wrap(row.text, room, break_long_words=True) or [""]
+        text = f"\n{' ' * LABEL_WIDTH}".join(lines)
+        return Content.assemble(
+            (label.ljust(LABEL_WIDTH), tone if row.tone == "error" else "$text-muted"), (text, tone)
+        )
