@@ -62,7 +62,12 @@ class ThemeFile:
         """The theme in Textual's form; the memory colours become variables ``memory-<key>``."""
         from textual.theme import Theme
 
-        variables = {f"memory-{key}": value for key, value in self.memory.items()} | dict(self.variables)
+        variables = {f"memory-{key}": value for key, value in self.memory.items()}
+        if self.ansi:
+            # Textual's own stylesheet uses these two, and only its own ANSI themes define them.
+            variables["ansi-background"] = "ansi_black" if self.dark else "ansi_white"
+            variables["ansi-foreground"] = "ansi_white" if self.dark else "ansi_black"
+        variables |= self.variables
         return Theme(name=self.name, dark=self.dark, ansi=self.ansi, variables=variables, **self.colours)  # type: ignore[arg-type]  # the keys are checked against REQUIRED_COLOURS
 
 
