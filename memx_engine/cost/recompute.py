@@ -6,7 +6,7 @@ linear in the counts of :class:`Counts`, so that a table over (layers, options) 
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
@@ -39,6 +39,20 @@ class Counts:
     again: float = 0.0
     again_core: float = 0.0
 
+    @property
+    def vector(self) -> tuple[float, ...]:
+        """The fields in order."""
+        return (
+            self.layers,
+            self.whole,
+            self.light,
+            self.inputs,
+            self.working,
+            self.working_core,
+            self.again,
+            self.again_core,
+        )
+
 
 def counts(layers: int, recompute: Recompute) -> Counts | None:
     """The counts of a chunk of ``layers`` layers; None where the strategy does not exist there (K > layers)."""
@@ -61,6 +75,7 @@ def allowed(framework: Framework, recompute: Recompute) -> bool:
     return framework is not Framework.FLAGSCALE or recompute.kind != "selective"
 
 
+@lru_cache(maxsize=1024)
 def strategies(layers: int, stages: int, virtual_stages: int, framework: Framework) -> tuple[Recompute, ...]:
     """Every strategy worth a column, lightest first; ``block:K`` up to what a stage can hold besides the others."""
     most = max((layers - (stages - 1) * virtual_stages) // virtual_stages, 1)
@@ -80,11 +95,11 @@ def basis(layers: int, options: tuple[Recompute, ...], virtual_stages: int) -> t
     """
     table = np.zeros((len(fields(Counts)), layers + 1, len(options)))
     illegal = np.ones((layers + 1, len(options)), dtype=bool)
-    for n in range(virtual_stages, layers + 1, virtual_stages):
-        for r, option in enumerate(options):
+    for r, option in enumerate(options):
+        for n in range(virtual_stages, layers + 1, virtual_stages):
             found = counts(n // virtual_stages, option)
             if found is not None:
-                table[:, n, r] = astuple(found)
+                table[:, n, r] = found.vector
                 illegal[n, r] = False
     table.setflags(write=False)
     illegal.setflags(write=False)

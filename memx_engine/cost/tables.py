@@ -1,0 +1,90 @@
+"""Dense tables over (stage, layers, recompute option), as matrix products of stage terms and recompute counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from memx_engine.cost.memory import FRAGMENTATION
+from memx_engine.cost.recompute import Counts, basis
+from memx_engine.cost.stage import StageCost
+from memx_engine.cost.table import Array
+from memx_engine.plan import Recompute
+
+_C = len(fields(Counts))
+
+
+@dataclass(frozen=True, eq=False)
+class StageTerms:
+    """One stage signature as numbers: what every count costs, what is there anyway, and the tails.
+
+    Attributes:
+        factors: (4 C,) per count of :class:`Counts`: forward seconds, backward seconds, kept bytes, working bytes.
+        constants: (8,) forward and backward of the ends, state bytes per layer, fixed bytes, bytes per micro-batch in
+            flight, logits, transient work space, context.
+        tails: (L+1,) exposed data-parallel communication and optimizer step.
+    """
+
+    factors: Array
+    constants: Array
+    tails: Array
+
+
+def stage_terms(cost: StageCost, layers: int) -> StageTerms:
+    """The terms of ``cost`` for a model of ``layers`` layers."""
+    t, m = cost.layer, cost.memory
+    full = t.forward_s + t.forward_comm_s
+    rows = (
+        Counts(layers=full),
+        Counts(layers=t.backward_s + t.backward_comm_s, again=full, again_core=t.core_forward_s),
+        Counts(0.0, whole=m.whole_bytes, light=m.whole_bytes - m.core_bytes, inputs=m.input_bytes),
+        Counts(0.0, working=m.whole_bytes, working_core=m.core_bytes),
+    )
+    constants = (
+        cost.end_forward_s,
+        cost.end_backward_s,
+        m.layer_parameters * m.state.total,
+        m.end_parameters * m.state.total + m.head_bytes + m.buffers_bytes,
+        m.per_flight_bytes,
+        m.logits_bytes,
+        m.transient_bytes,
+        m.context_bytes,
+    )
+    tails = [cost.tail(n).total_s for n in range(layers + 1)]
+    return StageTerms(np.array([row.vector for row in rows]).ravel(), np.array(constants), np.array(tails))
+
+
+def dense(
+    terms: tuple[StageTerms, ...], flights: tuple[int, ...], options: tuple[Recompute, ...], layers: int, v: int
+) -> tuple[Array, Array, Array]:
+    """Forward seconds, backward seconds and peak bytes, each (P, L+1, R); infinite where illegal.
+
+    Args:
+        flights: Micro-batches (chunks when ``v`` > 1) that each stage holds. v: Equal chunks per stage.
+    """
+    counts, illegal = basis(layers, options, v)
+    flat = counts.reshape(_C, -1)
+    factors = np.stack([t.factors for t in terms])
+    shape = (len(terms), layers + 1, len(options))
+    forward, backward, memory, working = (
+        (factors[:, part * _C : (part + 1) * _C] @ flat).reshape(shape) for part in range(4)
+    )
+    constants = np.stack([t.constants for t in terms])[:, :, None, None]
+    end_forward, end_backward, state, fixed, per_flight, logits, transient, context = constants.swapaxes(0, 1)
+    held = np.array(flights, dtype=np.float64)[:, None, None]
+
+    forward *= v
+    forward += end_forward
+    backward *= v
+    backward += end_backward
+    working += transient
+    np.maximum(working, logits, out=working)
+    memory *= held
+    memory += working
+    memory += state * np.arange(layers + 1)[:, None] + fixed + np.ceil(held / v) * per_flight
+    memory *= 1 + FRAGMENTATION
+    memory += context
+    for table in (forward, backward, memory):
+        table[:, illegal] = np.inf
+    return forward, backward, memory
