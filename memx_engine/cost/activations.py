@@ -104,10 +104,12 @@ def transient_bytes(model: TransformerSpec, job: Job, shape: Shape) -> float:
     return (up + 1) * shape.tokens * model.ffn * job.bytes_per_element / shape.tp
 
 
-def embedding_bytes(model: TransformerSpec, shape: Shape) -> float:
-    """What the embedding keeps beside its output (which is the first layer's input): its dropout mask, token ids."""
-    mask = shape.tokens * model.hidden / shape.sequence_split if model.dropout else 0.0
-    return mask + 8.0 * shape.tokens
+def embedding_bytes(model: TransformerSpec, job: Job, shape: Shape) -> float:
+    """What the embedding keeps beside its output (the first layer's input): token ids, dropout mask, a norm's input."""
+    row = shape.tokens * model.hidden / shape.sequence_split
+    mask = row if model.dropout else 0.0
+    norm = row * job.bytes_per_element if model.embedding_norm else 0.0
+    return 8.0 * shape.tokens + mask + norm
 
 
 def head_bytes(model: TransformerSpec, job: Job, shape: Shape) -> float:

@@ -18,8 +18,8 @@ from memx_engine.inputs.job import Attention, Job, Optimizer
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.units import TERA
 
-HALF_ELEMENTS = 2.5e6
-"""Output elements at which a product runs at half of its full speed on an A100: 0.7 of a wave of 108 tiles of
+HALF_ELEMENTS = 2.8e6
+"""Output elements at which a product runs at half of its full speed on an A100: 0.8 of a wave of 108 tiles of
 128 x 256, since on average half of the last wave is idle and every wave starts empty."""
 
 HALF_DEPTH = 64

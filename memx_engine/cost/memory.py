@@ -111,7 +111,7 @@ def stage_memory(
         whole_bytes=layer_bytes(model, job, shape),
         core_bytes=core_bytes(model, job, shape),
         input_bytes=message,
-        per_flight_bytes=embedding_bytes(model, shape) if first else 0.0,
+        per_flight_bytes=embedding_bytes(model, job, shape) if first else 0.0,
         head_bytes=head_bytes(model, job, shape) if last else 0.0,
         logits_bytes=logits_bytes(model, job, shape) if last else 0.0,
         transient_bytes=transient_bytes(model, job, shape),
