@@ -85,7 +85,7 @@ def strategies(layers: int, stages: int, virtual_stages: int, framework: Framewo
     return tuple(option for option in options if allowed(framework, option))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def basis(layers: int, options: tuple[Recompute, ...], virtual_stages: int) -> tuple[Array, NDArray[np.bool_]]:
     """Counts of one chunk for every (stage layers, option).
 
@@ -95,12 +95,28 @@ def basis(layers: int, options: tuple[Recompute, ...], virtual_stages: int) -> t
     """
     table = np.zeros((len(fields(Counts)), layers + 1, len(options)))
     illegal = np.ones((layers + 1, len(options)), dtype=bool)
+    stage = np.arange(virtual_stages, layers + 1, virtual_stages)
+    n = stage // virtual_stages
     for r, option in enumerate(options):
-        for n in range(virtual_stages, layers + 1, virtual_stages):
-            found = counts(n // virtual_stages, option)
-            if found is not None:
-                table[:, n, r] = found.vector
-                illegal[n, r] = False
+        there = n >= option.n if option.kind == "block" else n > 0
+        table[:, stage, r] = np.where(there, _columns(n, option), 0.0)
+        illegal[stage, r] = ~there
     table.setflags(write=False)
     illegal.setflags(write=False)
     return table, illegal
+
+
+def _columns(n: NDArray[np.int64], recompute: Recompute) -> Array:
+    """(C, len(n)) what :func:`counts` says of chunks of ``n`` layers, where the strategy exists."""
+    one, none = np.ones(len(n)), np.zeros(len(n))
+    if recompute.kind == "none":
+        rows = [n, n, none, none, none, none, none, none]
+    elif recompute.kind == "selective":
+        rows = [n, none, n, none, none, one, none, n]
+    elif recompute.kind == "block":
+        k = recompute.n * one
+        rows = [n, n - k, none, k, one, none, k, none]
+    else:
+        group = max(recompute.n, 1)
+        rows = [n, none, none, -(-n // group), np.minimum(n, group), none, n, none]
+    return np.array(rows, dtype=np.float64)
