@@ -19,7 +19,7 @@ TIGHT_FRACTION = 0.9
 """Above this share of a GPU's capacity an uncalibrated plan is tight."""
 
 _GIB = float(1 << 30)
-_TOKEN = re.compile(r"([^\s<>=!]+)(<=|>=|!=|==|=|<|>)(\S+)")
+_TOKEN = re.compile(r"([^\s<>=!]+)(<=|>=|!=|==|=|<|>)([^\s<>=!]\S*)")
 _NUMBERS: Mapping[str, tuple[Callable[[PlanColumns], NDArray[np.float64]], str]] = {
     "tp": (lambda c: c.tp.astype(float), "tensor-parallel size"),
     "pp": (lambda c: c.pp.astype(float), "pipeline stages"),
@@ -176,5 +176,5 @@ def _number(text: str) -> float | None:
 
 
 def _nearest(word: str, known: tuple[str, ...]) -> str:
-    close = get_close_matches(word[:40], known, n=1, cutoff=0.6)
+    close = get_close_matches(word[:40], known, n=1, cutoff=0.5)
     return f" (did you mean {close[0]}?)" if close else f"; known: {', '.join(known)}"
