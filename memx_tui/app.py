@@ -6,14 +6,13 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.command import Provider
 from textual.css.query import NoMatches
 from textual.signal import Signal
 
@@ -24,7 +23,6 @@ from memx_tui.glyphs import ASCII, UNICODE, AsciiFilter
 from memx_tui.keys import binding_ids
 from memx_tui.messages import JobFailed, SearchCancelled, SearchFinished, SearchProgressed
 from memx_tui.modes import MODE_TABLE, Mode
-from memx_tui.palette import MemxCommands
 from memx_tui.paths import Paths, find_paths
 from memx_tui.remembering import SessionKeeper
 from memx_tui.screens.error import ErrorDialog
@@ -78,14 +76,12 @@ class MemxApp(App[None]):
     """
 
     TITLE = "memx"
-    CSS_PATH = "styles/memx.tcss"
-    ENABLE_COMMAND_PALETTE = True
-    COMMAND_PALETTE_BINDING = "ctrl+p"
-    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {MemxCommands}
+    CSS_PATH = ["styles/memx.tcss", "styles/dialogs.tcss", "styles/cluster.tcss"]
+    ENABLE_COMMAND_PALETTE = False  # the palette of palette.py takes its place
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1", "help", "Help", id="help", tooltip="Keys of this screen, searchable"),
-        Binding("ctrl+p,colon", "command_palette", "Palette", id="palette", tooltip="Every action by name"),
-        Binding("q", "request_quit", "Quit", id="quit", tooltip="Quit; asks when a search runs"),
+        Binding("ctrl+p,colon", "palette", "Palette", id="palette", tooltip="Every action by name"),
+        Binding("q", "request_quit", "Quit", id="quit", tooltip="Quit; asks when something would be lost"),
         Binding("ctrl+q", "request_quit", "Quit", id="quit.always", show=False, priority=True, tooltip="Quit"),
         Binding(
             "ctrl+c",
@@ -387,6 +383,11 @@ class MemxApp(App[None]):
     def _explain(self, run: partial[None]) -> None:
         run()
 
+    def action_palette(self) -> None:
+        from memx_tui.palette import Palette
+
+        self.push_screen(Palette())
+
     def action_help(self) -> None:
         from memx_tui.screens.help import HelpDialog
 
@@ -407,11 +408,19 @@ class MemxApp(App[None]):
         self._interrupted_at = now
 
     def action_request_quit(self) -> None:
-        """Quit at once, unless a search would be lost."""
+        """Quit at once, unless a search or unsaved changes would be lost; then ask."""
+        lost = []
         if self.session.searching:
-            self.say("a search is running: ctrl+c cancels it, ctrl+c twice quits")
+            lost.append("The running search will be stopped.")
+        if self.session.unsaved:
+            lost.append(f"{self.session.unsaved} has changes that are not saved.")
+        if not lost:
+            self.leave()
             return
-        self.leave()
+        from memx_tui.screens.prompt import ConfirmDialog
+
+        dialog = ConfirmDialog("Quit?", " ".join(lost), yes="Quit")
+        self.push_screen(dialog, lambda yes: self.leave() if yes else None)
 
     def leave(self) -> None:
         """Stop every job and exit."""

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
-from textual.markup import escape
 from textual.screen import Screen
 
 from memx_tui.keys import entries
+from memx_tui.screens.pick import Item, PickDialog
 from memx_tui.session import SORT_KEYS
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ SORT_WORDS = {
 class Command:
     """One line of the palette. ``run`` may be a coroutine function."""
 
+    section: str
     title: str
     explanation: str
     run: Callable[[], Any]
@@ -47,42 +47,35 @@ def commands(app: MemxApp, screen: Screen[Any]) -> Iterator[Command]:
     from memx_engine import sample_clusters
 
     for entry in entries(screen):
-        if entry.enabled and entry.binding_id != "palette":
-            keys = ", ".join(entry.keys)
-            yield Command(f"{entry.label} ({keys})", entry.tooltip, entry.run)
-    titles = {sample.name: sample.title for sample in sample_clusters()}
-    for name, title in titles.items():
-        yield Command(f"Open cluster: {name}", title, partial(app.open_cluster, name))
+        if entry.enabled and entry.binding_id not in ("palette", "help"):
+            title = f"{entry.label} ({entry.keys[0]})" if entry.keys else entry.label
+            yield Command("Actions", title, entry.tooltip, entry.run)
+    samples = {sample.name: sample.title for sample in sample_clusters()}
     for source in app.session.recent:
-        if source not in titles:
-            yield Command(f"Open recent cluster: {source}", "opened before", partial(app.open_cluster, source))
-    for name, theme in app.themes.items():
-        yield Command(f"Theme: {name}", theme.title, partial(app.choose_theme, name))
+        if source not in samples:
+            yield Command("Recent clusters", f"Open {source}", "", partial(app.open_cluster, source))
+    for name, title in samples.items():
+        yield Command("Sample clusters", f"Open {name}", title, partial(app.open_cluster, name))
     for key in SORT_KEYS:
-        word = SORT_WORDS.get(key, key)
-        yield Command(f"Sort plans by {word}", "list the plans in this order", partial(app.sort_plans, key))
+        yield Command("Order of plans", f"Sort by {SORT_WORDS.get(key, key)}", "", partial(app.sort_plans, key))
+    for name, theme in app.themes.items():
+        yield Command("Themes", f"Theme {name}", theme.title, partial(app.choose_theme, name))
 
 
-class MemxCommands(Provider):
-    """Feeds Textual's palette; names and explanations are shown literally, never as markup."""
+class Palette(PickDialog[Command]):
+    """Every command; type to filter, Enter runs."""
 
-    @property
-    def _commands(self) -> Iterator[Command]:
-        return commands(cast("MemxApp", self.app), self.screen)
+    VERB = "Run"
 
-    async def discover(self) -> Hits:
-        for command in self._commands:
-            yield DiscoveryHit(escape(command.title), command.run, text=command.title, help=escape(command.explanation))
+    def __init__(self, screen: Screen[Any] | None = None) -> None:
+        super().__init__("Commands", (), placeholder="type to filter: an action, a cluster, a theme")
+        self._over = screen
 
-    async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
-        for command in self._commands:
-            score = matcher.match(f"{command.title} {command.explanation}")
-            if score > 0:
-                yield Hit(
-                    score,
-                    matcher.highlight(command.title),
-                    command.run,
-                    text=command.title,
-                    help=escape(command.explanation),
-                )
+    def on_mount(self) -> None:
+        screen = self._over or self.app.screen_stack[-2]
+        found = commands(cast("MemxApp", self.app), screen)
+        self.set_items([Item(c, (c.title, c.explanation), c.section) for c in found])
+        super().on_mount()
+
+    def take(self, value: Command) -> None:
+        self.app.call_later(value.run)

@@ -43,7 +43,6 @@ class ClusterScreen(ModeScreen):
 
     MODE = "cluster"
     TITLE = "Cluster"
-    CSS_PATH = "../styles/cluster.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back", id="cluster.back", tooltip="Leave zoom, then the text"),
         Binding("o", "open", "Open", id="cluster.open", tooltip="Open a sample or a cluster file"),

@@ -47,7 +47,6 @@ class ExportDialog(ModalScreen[Path | None]):
         folder: Where relative paths start; the working directory when None.
     """
 
-    CSS_PATH = "../styles/dialogs.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "save", "Save", id="export.save", tooltip="Write the file", show=False),
         Binding("ctrl+o", "overwrite", "Overwrite", id="export.overwrite.always", tooltip="Replace the existing file"),
@@ -192,5 +191,5 @@ def plan_export(result: SearchResult, ranked: RankedPlan) -> ExportDialog:
 
     cluster, model = result.cluster.name, result.model.name
     words = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model}-on-{cluster}-plan{ranked.rank}").strip("-.")[:80]
-    form = Format("plan YAML", f"{words or 'plan'}.yaml", lambda: plan_text(plan_file(result, ranked)))
-    return ExportDialog(f"Export plan {ranked.rank}", [form])
+    text = plan_text(plan_file(result, ranked))
+    return ExportDialog(f"Export plan {ranked.rank}", [Format("plan YAML", f"{words or 'plan'}.yaml", lambda: text)])

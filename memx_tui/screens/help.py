@@ -28,7 +28,7 @@ class HelpDialog(PickDialog[Entry]):
     def on_mount(self) -> None:
         screen = self._explained or cast("Screen[object]", self.app.screen_stack[-2])
         found = entries(screen)
-        self._items = tuple(
+        items = [
             Item(
                 entry,
                 (", ".join(entry.keys), entry.label, "" if entry.tooltip == entry.label else entry.tooltip),
@@ -37,9 +37,9 @@ class HelpDialog(PickDialog[Entry]):
                 enabled=entry.enabled,
             )
             for entry in found
-        )
-        self._first = min(self.MAX_FIRST, max((len(item.cells[0]) for item in self._items), default=0))
-        self._label = max((len(item.cells[1]) for item in self._items), default=0)
+        ]
+        self.set_items(items)
+        self._label = max((len(item.cells[1]) for item in items), default=0)
         super().on_mount()
 
     def _line(self, item: Item[Entry]) -> Content:
@@ -53,11 +53,8 @@ class HelpDialog(PickDialog[Entry]):
             (f"  {tooltip}" if item.enabled else "  not now", quiet),
         )
 
-    def _take(self) -> None:
-        item = self.chosen
-        if item is not None and item.enabled:
-            self.dismiss(item.value)
-            self.app.call_later(item.value.run)
+    def take(self, value: Entry) -> None:
+        self.app.call_later(value.run)
 
 
 def _heading(entry: Entry, screen: Screen[object]) -> str:

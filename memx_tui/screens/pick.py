@@ -50,7 +50,6 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
         selected: The value to start on.
     """
 
-    CSS_PATH = "../styles/dialogs.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Close", id="pick.close", tooltip="Close without choosing"),
         Binding("down", "move(1)", "Down", id="pick.down", show=False, tooltip="Next line"),
@@ -72,12 +71,21 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
     ) -> None:
         super().__init__()
         self._title = title
-        self._items = tuple(items)
+        self._items: tuple[Item[V], ...] = ()
         self._placeholder = placeholder
         self._typed = typed
         self._selected = selected
         self._shown: list[Item[V]] = []
+        self._first = 0
+        self.set_items(items)
+
+    def set_items(self, items: Sequence[Item[V]]) -> None:
+        """Replace the choices, before the dialog is mounted."""
+        self._items = tuple(items)
         self._first = min(self.MAX_FIRST, max((len(item.cells[0]) for item in self._items), default=0))
+
+    def take(self, value: V) -> None:
+        """What a dialog of commands does with the choice, after it has closed."""
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog pick-dialog") as box:
@@ -131,6 +139,7 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
         item = self.chosen
         if item is not None and item.enabled:
             self.dismiss(item.value)
+            self.take(item.value)
 
     def _fill(self, text: str) -> None:
         terms = text.lower().split()

@@ -25,7 +25,6 @@ class PromptDialog(ModalScreen[str | None]):
         check: Raises MemxError for text that cannot be used; "" is passed too.
     """
 
-    CSS_PATH = "../styles/dialogs.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "close", "Close", id="prompt.close", tooltip="Leave the value as it was"),
     ]
@@ -87,7 +86,6 @@ class ConfirmDialog(ModalScreen[bool]):
         yes: What ``y`` does, as a word.
     """
 
-    CSS_PATH = "../styles/dialogs.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "answer(True)", "Yes", id="confirm.yes", tooltip="Go on"),
         Binding("n,escape", "answer(False)", "No", id="confirm.no", tooltip="Stay"),

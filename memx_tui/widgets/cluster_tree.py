@@ -36,6 +36,7 @@ class ClusterTree(Tree[Target]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         *MOTION,
+        Binding("enter", "select_cursor", "Edit", id="tree.edit", show=False, tooltip="Go to this node's form"),
         Binding("plus,equals_sign", "step(1)", "More GPUs", id="tree.more", show=False, tooltip="One GPU more"),
         Binding("minus", "step(-1)", "Fewer GPUs", id="tree.less", show=False, tooltip="One GPU less"),
     ]

@@ -13,8 +13,8 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 MOTION: list[BindingType] = [
-    Binding("j", "cursor_down", "Down", id="motion.down", show=False, tooltip="Next line"),
-    Binding("k", "cursor_up", "Up", id="motion.up", show=False, tooltip="Previous line"),
+    Binding("down,j", "cursor_down", "Down", id="motion.down", show=False, tooltip="Next line"),
+    Binding("up,k", "cursor_up", "Up", id="motion.up", show=False, tooltip="Previous line"),
 ]
 
 
@@ -54,6 +54,7 @@ class FieldList(OptionList):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         *MOTION,
+        Binding("enter", "select", "Edit", id="field.edit", show=False, tooltip="Change this value"),
         Binding("plus,equals_sign", "step(1)", "More", id="field.more", show=False, tooltip="Next value, or one more"),
         Binding("minus", "step(-1)", "Less", id="field.less", show=False, tooltip="Previous value, or one less"),
         Binding(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import ClassVar
 
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.events import Resize
 from textual.message import Message
@@ -30,7 +30,10 @@ class Summary(OptionList):
     Summary > .option-list--option-highlighted { background: transparent; color: $foreground; text-style: none; }
     Summary:focus > .option-list--option-highlighted { background: $block-cursor-blurred-background; }
     """
-    BINDINGS: ClassVar[list[BindingType]] = [*MOTION]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *MOTION,
+        Binding("enter", "select", "Go to line", id="summary.line", show=False, tooltip="Go to the problem's line"),
+    ]
 
     @dataclass
     class LineChosen(Message):
