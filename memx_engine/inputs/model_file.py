@@ -13,7 +13,7 @@ from memx_engine.inputs.architectures import ALIASES, ARCHITECTURES
 from memx_engine.inputs.config_keys import LIMITS, ConfigKeys
 from memx_engine.inputs.documents import node_from_value, read_text
 from memx_engine.inputs.model import TransformerSpec
-from memx_engine.inputs.nodes import Node, Problems, nearest
+from memx_engine.inputs.nodes import Node, Problems, brief, nearest
 from memx_engine.inputs.presets import PRESETS
 from memx_engine.inputs.scanning import scan_json
 
@@ -153,8 +153,12 @@ def _refuse_unsupported_keys(node: Node) -> None:
             raise UnsupportedModelError(_MOE, where=value.where)
     types = node.child("layer_types")
     for word in types.items() if types is not None else ():
-        if word.scalar not in ("full_attention", "sliding_attention"):
-            raise UnsupportedModelError(_STATE, where=word.where)
+        if word.as_text() not in ("full_attention", "sliding_attention"):
+            raise UnsupportedModelError(
+                f"layers of type {brief(word.as_text())} are not supported: only full and sliding-window attention are "
+                "modelled",
+                where=word.where,
+            )
 
 
 def _model_type(root: Node, node: Node) -> str:

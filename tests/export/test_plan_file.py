@@ -13,9 +13,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from memx_engine.cost.first_principles import FirstPrinciples
 from memx_engine.errors import InputError, OutputError
 from memx_engine.export.plan_file import PlanFile, load_plan, parse_plan, plan_file, plan_text, save_plan
-from memx_engine.inputs.cluster_file import cluster_to_document
+from memx_engine.inputs.cluster_file import cluster_to_document, load_cluster
+from memx_engine.inputs.job_file import resolve_job
 from memx_engine.inputs.model_file import load_model
 from memx_engine.plan import GpuEstimate
 from tests.builders import H100, MI300X, V100, make_cluster, make_estimate, make_job, make_plan, make_result
@@ -295,3 +297,26 @@ def test_a_device_without_bf16_round_trips() -> None:
         plan_file(RESULT, RESULT.plans[0]), cluster=cluster, plan=plan, estimate=make_estimate(plan, cluster)
     )
     assert parse_plan(plan_text(file)).cluster == cluster
+
+
+@pytest.mark.parametrize("sample", ["paper-20gpu", "a800x8", "h100-mi300x", "a100-ascend", "thousand-gpus"])
+def test_estimates_of_the_cost_model_round_trip(sample: str) -> None:
+    cluster, model = load_cluster(sample), load_model("llama3-8b")
+    dp = min(len(ranks) for ranks in cluster.ranks_by_type.values())
+    pp = len(cluster.gpus) // dp
+    job = resolve_job(cluster, model, global_batch=8 * dp)
+    base, extra = divmod(model.layers, pp)
+    plan = make_plan(cluster, tp=1, dp=dp, layers=tuple(base + (i < extra) for i in range(pp)), job=job)
+    estimate = FirstPrinciples(cluster, model, job).estimate(plan)
+    original = dataclasses.replace(
+        plan_file(RESULT, RESULT.plans[0]),
+        cluster=cluster,
+        model=model,
+        job=job,
+        plan=plan,
+        estimate=estimate,
+        provenance=estimate.provenance,
+    )
+    back = parse_plan(plan_text(original))
+    assert back == original
+    assert FirstPrinciples(back.cluster, back.model, back.job).estimate(back.plan) == estimate

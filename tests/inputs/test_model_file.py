@@ -150,7 +150,7 @@ def test_quantization_is_said_to_be_ignored() -> None:
         (LLAMA | {"is_encoder_decoder": True}, "encoder-decoder"),
         ({"model_type": "bert"}, "encoder-only"),
         ({"model_type": "mamba2"}, "state-space"),
-        (LLAMA | {"layer_types": ["linear_attention"] * 32}, "state-space"),
+        (LLAMA | {"layer_types": ["linear_attention"] * 32}, "layers of type 'linear_attention'"),
     ],
 )
 def test_unsupported_models_are_refused_with_the_reason(config: dict[str, Any], words: str) -> None:
