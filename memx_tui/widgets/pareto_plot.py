@@ -152,7 +152,7 @@ class ParetoPlot(Widget, can_focus=True):
         if y >= len(drawing.lines):
             words = self.legend()[y - len(drawing.lines)]
             segments = [Segment(text, self.get_component_rich_style(f"plot--{name}")) for text, name in words]
-            return Strip([Segment("  "), *segments]).adjust_cell_length(width, self.rich_style)
+            return Strip([Segment("  ", self.rich_style), *segments]).adjust_cell_length(width, self.rich_style)
         line, roles = drawing.lines[y], drawing.roles[y]
         start = 0
         for i in range(1, width + 1):
