@@ -127,6 +127,7 @@ class MemxApp(App[None]):
         self._ascii_filter = AsciiFilter()
         self._stop_search: threading.Event | None = None
         self._interrupted_at = 0.0
+        self.failure: Exception | None = None
         for mode in MODE_TABLE:
             self.add_mode(mode.name, mode.build)
         self.themes, theme_problems = load_themes(self.paths.themes)
@@ -394,6 +395,15 @@ class MemxApp(App[None]):
         self.push_screen(HelpDialog())
 
     # Leaving
+
+    def _handle_exception(self, error: Exception) -> None:
+        """Leave on a fault of the interface itself; the caller reports ``failure``.
+
+        Textual would print the traceback, with local variables, over the operator's terminal.
+        """
+        self.failure = self.failure or error
+        super()._handle_exception(error)
+        self._exit_renderables.clear()
 
     def action_interrupt(self) -> None:
         """ctrl+c: cancel what runs; pressed twice, quit."""

@@ -32,6 +32,10 @@ def run_dashboard(options: dict[str, Any]) -> None:
         raise InputError("standard input is the keyboard here", where="-", hint="give a file")
     app, mouse = build_app(options)
     app.run(mouse=mouse)
+    if app.failure is not None:
+        raise app.failure
+    if app.return_code:
+        raise RuntimeError(f"the dashboard stopped with code {app.return_code}")
 
 
 def build_app(options: dict[str, Any]) -> tuple[MemxApp, bool]:
