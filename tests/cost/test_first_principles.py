@@ -79,7 +79,7 @@ def test_a_plan_costs_what_the_table_says(
             fixed_s=table.fixed_s,
         )
         assert estimate.additive_time_s == pytest.approx(additive)
-    assert estimate.lower_bound_s <= estimate.iteration_time_s * (1 + 1e-12)
+    assert estimate.lower_bound_s <= estimate.iteration_time_s
     assert sum(estimate.time_breakdown_s.values()) == pytest.approx(estimate.iteration_time_s, rel=1e-12)
     assert min(estimate.time_breakdown_s.values()) >= 0
     assert estimate.peak_bytes == max(peaks)
