@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,6 +160,30 @@ class Workspace:
         with self._guard("read"):
             rows = self._db.execute("SELECT truth_name, point_key, outcome FROM measurement ORDER BY id").fetchall()
         return {(truth, key): outcome for truth, key, outcome in rows}
+
+    def latest(self, truth_name: str, keys: Collection[str]) -> dict[str, Measurement]:
+        """The latest measurement of every point key among ``keys`` that this ground has."""
+        wanted = sorted(keys)
+        rows: list[tuple[str]] = []
+        with self._guard("read"):
+            # SQLite takes at most 999 parameters in releases before 3.32.
+            for first in range(0, len(wanted), 500):
+                some = wanted[first : first + 500]
+                marks = ", ".join("?" * len(some))
+                rows += self._db.execute(
+                    f"SELECT document FROM measurement WHERE truth_name = ? AND point_key IN ({marks}) ORDER BY id",
+                    (truth_name, *some),
+                )
+        found = (measurement_from_document(json.loads(document)) for (document,) in rows)
+        return {m.point.key: m for m in found}
+
+    def counts(self) -> dict[tuple[str, str, str], int]:
+        """How many measurements there are by (truth name, GPU type, outcome)."""
+        with self._guard("read"):
+            rows = self._db.execute(
+                "SELECT truth_name, gpu_type, outcome, COUNT(*) FROM measurement GROUP BY 1, 2, 3"
+            ).fetchall()
+        return {(truth, gpu_type, outcome): count for truth, gpu_type, outcome, count in rows}
 
     def add_imported(self, rows: list[ImportedRow]) -> int:
         """Store imported rows in one transaction; returns how many were new (equal rows are kept once)."""

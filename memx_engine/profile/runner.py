@@ -62,7 +62,7 @@ class Lane(Protocol):
 
 
 class Runner(Protocol):
-    """Opens lanes. ``truth`` and ``truth_name`` label every measurement it makes."""
+    """Opens lanes. ``truth`` and ``truth_name`` say what kind of ground it stands on."""
 
     @property
     def name(self) -> str: ...
@@ -72,6 +72,10 @@ class Runner(Protocol):
 
     @property
     def truth_name(self) -> str: ...
+
+    def ground(self, gpu_type: str) -> tuple[Truth, str]:
+        """Truth and truth name that label every measurement of ``gpu_type``; resuming finds them again by these."""
+        ...
 
     def open(self, cluster: Cluster, gpu_type: str, *, on_state: StateCallback, should_stop: StopCheck) -> Lane:
         """Open a lane on a representative node of ``gpu_type``; blocks while a job is pending, reporting its reason.

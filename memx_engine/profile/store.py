@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from typing import Protocol
 
 from memx_engine.measurement import Measurement
@@ -19,6 +20,14 @@ class MeasurementStore(Protocol):
         """All measurements in the order they came."""
         ...
 
+    def latest(self, truth_name: str, keys: Collection[str]) -> dict[str, Measurement]:
+        """The latest measurement of every point key among ``keys`` that this ground has."""
+        ...
+
+    def counts(self) -> dict[tuple[str, str, str], int]:
+        """How many measurements there are by (truth name, GPU type, outcome)."""
+        ...
+
 
 class MemoryStore:
     """A store for tests and for planning without a workspace."""
@@ -31,3 +40,10 @@ class MemoryStore:
 
     def measurements(self) -> Iterator[Measurement]:
         return iter(tuple(self._kept))
+
+    def latest(self, truth_name: str, keys: Collection[str]) -> dict[str, Measurement]:
+        wanted = set(keys)
+        return {m.point.key: m for m in self._kept if m.truth_name == truth_name and m.point.key in wanted}
+
+    def counts(self) -> dict[tuple[str, str, str], int]:
+        return dict(Counter((m.truth_name, m.point.gpu_type, m.outcome.value) for m in self._kept))

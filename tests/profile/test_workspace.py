@@ -51,6 +51,17 @@ def test_what_is_stored_comes_back_equal_and_repetitions_are_all_kept(tmp_path: 
         }
 
 
+def test_the_latest_result_of_a_point_is_found_per_ground_and_counted(tmp_path: Path) -> None:
+    crashed, ok, other = measurement(outcome=Outcome.CRASHED), measurement(), measurement(3)
+    with Workspace(tmp_path) as w:
+        for item in (crashed, ok, other):
+            w.add(item)
+        many = [ok.point.key, *(f"missing-{i}" for i in range(1200))]
+        assert w.latest("testbed:0", many) == {ok.point.key: ok}
+        assert w.latest("testbed:1", [ok.point.key]) == {}
+        assert w.counts() == {("testbed:0", "a100", "crashed"): 1, ("testbed:0", "a100", "ok"): 2}
+
+
 def test_a_second_writer_is_refused_and_told_by_whom_while_readers_go_on(tmp_path: Path) -> None:
     with Workspace(tmp_path) as w:
         w.add(measurement())

@@ -125,6 +125,9 @@ class CommandRunner:
     truth: Truth = Truth.GPU
     truth_name: str = "command"
 
+    def ground(self, gpu_type: str) -> tuple[Truth, str]:
+        return self.truth, self.truth_name
+
     def open(self, cluster: Cluster, gpu_type: str, *, on_state: StateCallback, should_stop: StopCheck) -> _CommandLane:
         program = self.template.arguments[0]
         if shutil.which(program) is None:

@@ -53,12 +53,15 @@ class _LocalLane:
     threads: int
     environment: Mapping[str, str]
     memory_limit_bytes: int | None
+    truth: Truth
+    repetitions: int
 
     def measure(self, point: Point, *, timeout_s: float, should_stop: StopCheck) -> Measurement:
-        truth = truth_of(point.gpu_type)
+        truth = self.truth
         spec = probe_spec(
             point,
             time_limit_s=timeout_s,
+            repetitions=self.repetitions,
             device="cpu" if truth is Truth.CPU else "auto",
             threads=self.threads,
             memory_limit_bytes=self.memory_limit_bytes,
@@ -83,11 +86,14 @@ class LocalRunner:
 
     Attributes:
         threads: CPU threads per rank. collectives: Whether TP points run with real ranks.
+        device: ``cpu`` runs every type's points on this machine's CPU; ``auto`` takes what torch finds.
     """
 
     python: str = sys.executable
     threads: int = 1
     collectives: bool = True
+    device: str = "auto"
+    repetitions: int = 5
     name: str = "local"
     environment: Mapping[str, str] = field(default_factory=dict)
 
@@ -98,6 +104,10 @@ class LocalRunner:
     @property
     def truth_name(self) -> str:
         return "local"
+
+    def ground(self, gpu_type: str) -> tuple[Truth, str]:
+        truth = Truth.CPU if self.device == "cpu" else truth_of(gpu_type)
+        return truth, truth.value
 
     def open(self, cluster: Cluster, gpu_type: str, *, on_state: StateCallback, should_stop: StopCheck) -> _LocalLane:
         """Check that torch is there and name the node; ProfileError when it is not."""
@@ -112,7 +122,18 @@ class LocalRunner:
                 hint="install PyTorch there, for example with the extra: pip install 'memx-tui[probe]'",
             )
         capacity = cluster.gpus[cluster.ranks_by_type[gpu_type][0]].capacity_bytes
-        limit = capacity if truth_of(gpu_type) is Truth.CPU else None
+        truth, _ = self.ground(gpu_type)
+        limit = capacity if truth is Truth.CPU else None
         on_state(LaneState(gpu_type, "ready", os.uname().nodename))
         environment = {"OMP_NUM_THREADS": str(self.threads), **self.environment}
-        return _LocalLane(gpu_type, os.uname().nodename, python, self.collectives, self.threads, environment, limit)
+        return _LocalLane(
+            gpu_type=gpu_type,
+            node=os.uname().nodename,
+            python=python,
+            collectives=self.collectives,
+            threads=self.threads,
+            environment=environment,
+            memory_limit_bytes=limit,
+            truth=truth,
+            repetitions=self.repetitions,
+        )

@@ -47,6 +47,7 @@ class SlurmOptions:
     gres_names: Mapping[str, str] = field(default_factory=dict)
     device: str = "auto"
     collectives: bool = True
+    repetitions: int = 5
 
 
 def parse_gres(text: str) -> dict[str, int]:
@@ -116,7 +117,13 @@ class _SlurmLane:
     def measure(self, point: Point, *, timeout_s: float, should_stop: StopCheck) -> Measurement:
         truth = Truth.CPU if self.options.device == "cpu" else Truth.GPU
         ranks = point.tp if self.options.collectives else 1
-        spec = probe_spec(point, time_limit_s=timeout_s, device=self.options.device, threads=1)
+        spec = probe_spec(
+            point,
+            time_limit_s=timeout_s,
+            repetitions=self.options.repetitions,
+            device=self.options.device,
+            threads=1,
+        )
         arguments = [
             "srun", f"--jobid={self.job}", "--overlap", "--nodes=1", "--ntasks=1", f"--gres=gpu:{self.gres}:{ranks}",
             "--quit-on-interrupt", "--kill-on-bad-exit=1", "--export=ALL",
@@ -161,6 +168,9 @@ class SlurmRunner:
     @property
     def truth_name(self) -> str:
         return self.truth.value
+
+    def ground(self, gpu_type: str) -> tuple[Truth, str]:
+        return self.truth, self.truth_name
 
     def _arguments(self, gres: str, count: int) -> list[str]:
         o = self.options

@@ -36,6 +36,7 @@ class SshOptions:
     folder: str = "/tmp"
     device: str = "auto"
     collectives: bool = True
+    repetitions: int = 5
 
 
 def ssh_arguments(host: str, options: SshOptions, command: list[str]) -> list[str]:
@@ -65,7 +66,13 @@ class _SshLane:
     def measure(self, point: Point, *, timeout_s: float, should_stop: StopCheck) -> Measurement:
         truth = Truth.CPU if self.options.device == "cpu" else Truth.GPU
         ranks = point.tp if self.options.collectives else 1
-        spec = probe_spec(point, time_limit_s=timeout_s, device=self.options.device, threads=1)
+        spec = probe_spec(
+            point,
+            time_limit_s=timeout_s,
+            repetitions=self.options.repetitions,
+            device=self.options.device,
+            threads=1,
+        )
         # The probe's own time limit ends it on the far side when the connection is cut here.
         command = probe_arguments(self.options.python, self.probe, spec, ranks)
         finished = self._remote(command, timeout_s=timeout_s + START_UP_S, should_stop=should_stop)
@@ -93,6 +100,9 @@ class SshRunner:
     @property
     def truth_name(self) -> str:
         return self.truth.value
+
+    def ground(self, gpu_type: str) -> tuple[Truth, str]:
+        return self.truth, self.truth_name
 
     def open(self, cluster: Cluster, gpu_type: str, *, on_state: StateCallback, should_stop: StopCheck) -> _SshLane:
         if shutil.which("ssh") is None:

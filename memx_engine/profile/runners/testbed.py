@@ -29,9 +29,10 @@ class _TestbedLane:
     gpu_type: str
     bed: Testbed
     pace: float
+    repetitions: int
 
     def measure(self, point: Point, *, timeout_s: float, should_stop: StopCheck) -> Measurement:
-        result = self.bed.measure(point)
+        result = self.bed.measure(point, repetitions=self.repetitions)
         end = time.monotonic() + self.pace * result.duration_s
         while True:
             if should_stop():
@@ -52,6 +53,7 @@ class TestbedRunner:
     seed: int = 0
     hard: bool = False
     pace: float = 0.0
+    repetitions: int = 5
     name: str = "testbed"
     truth: Truth = Truth.TESTBED
 
@@ -61,8 +63,11 @@ class TestbedRunner:
     def truth_name(self) -> str:
         return f"testbed:hard:{self.seed}" if self.hard else f"testbed:{self.seed}"
 
+    def ground(self, gpu_type: str) -> tuple[Truth, str]:
+        return self.truth, self.truth_name
+
     def open(self, cluster: Cluster, gpu_type: str, *, on_state: StateCallback, should_stop: StopCheck) -> _TestbedLane:
         bed = Testbed(cluster, seed=self.seed, hard=self.hard)
         node = cluster.nodes[cluster.gpus[cluster.ranks_by_type[gpu_type][0]].node_index].name
         on_state(LaneState(gpu_type, "ready", node))
-        return _TestbedLane(gpu_type, bed, self.pace)
+        return _TestbedLane(gpu_type, bed, self.pace, self.repetitions)
