@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from memx_engine.errors import OutputError as OutputError
     from memx_engine.errors import UnsupportedModelError as UnsupportedModelError
     from memx_engine.export.comparison import compare_document as compare_document
+    from memx_engine.export.comparison import comparison_notes as comparison_notes
     from memx_engine.export.documents import explain_document as explain_document
     from memx_engine.export.documents import search_document as search_document
     from memx_engine.export.plan_file import PlanFile as PlanFile
@@ -92,7 +93,7 @@ _HOMES = {
         "OutputError",
         "UnsupportedModelError",
     ),
-    "export.comparison": ("compare_document",),
+    "export.comparison": ("compare_document", "comparison_notes"),
     "export.documents": ("explain_document", "search_document"),
     "export.plan_file": ("PlanFile", "load_plan", "plan_file", "plan_text", "save_plan"),
     "inputs.catalogue": ("LinkDefault", "load_catalogue", "load_links"),

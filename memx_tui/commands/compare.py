@@ -25,7 +25,7 @@ def command(*, plans: tuple[str, ...], as_json: bool) -> None:
 
     files = [load_plan(source) for source in plans]
     if as_json:
-        emit_json(compare_document(files))
+        emit_json(compare_document(files, plans))
         return
     from memx_tui.text.compare_view import compare_text
     from memx_tui.text.style import Style

@@ -10,10 +10,12 @@ import click
 
 from memx_engine import InputError
 from memx_tui.commands.options import compute_options, input_options, job_options, load_inputs, start_work
-from memx_tui.output import emit, emit_json
+from memx_tui.output import emit, emit_json, say
 
 if TYPE_CHECKING:
-    from memx_engine import Explanation, PlanRequest, Recompute
+    from memx_engine import Cluster, Explanation, FirstPrinciples, Job, PlanRequest, Recompute, TransformerSpec
+
+    Inputs = tuple[Cluster, TransformerSpec, Job]
 
 _SHAPE = ("tp", "pp", "dp")
 
@@ -73,7 +75,7 @@ def command(
         return
     request = _request(flags, layers, recompute, schedule)
     start_work(workspace, log_level)
-    from memx_engine import explain_request
+    from memx_engine import FirstPrinciples, explain_request
 
     loaded = load_inputs(
         cluster,
@@ -84,10 +86,9 @@ def command(
             for name in ("global_batch", "seq_len", "precision", "optimizer", "attention", "framework")
         },
     )
-    cluster_value, model_value, job = loaded
-    explanation = explain_request(cluster_value, model_value, job, request)
-    assumed = (*job.assumed, *model_value.assumed, *cluster_value.assumed)
-    _show(explanation, f"{model_value.name} on {cluster_value.name}", loaded, assumed, as_json)
+    estimator = FirstPrinciples(*loaded)
+    explanation = explain_request(*loaded, request, estimator=estimator)
+    _show(explanation, loaded, _assumed(loaded, estimator), as_json)
 
 
 def _request(flags: dict[str, Any], layers: str | None, recompute: str | None, schedule: str) -> PlanRequest:
@@ -149,25 +150,37 @@ def parse_schedule(text: str) -> int:
 
 
 def _explain_file(source: str, as_json: bool) -> None:
-    from memx_engine import explain_plan, load_plan
+    from memx_engine import FirstPrinciples, explain_plan, load_plan
 
     file = load_plan(source)
-    explanation = explain_plan(file.cluster, file.model, file.job, file.plan, objective=file.objective)
-    assumed = (*file.job.assumed, *file.model.assumed, *file.cluster.assumed)
-    title = f"{file.model.name} on {file.cluster.name}"
-    _show(explanation, title, (file.cluster, file.model, file.job), assumed, as_json)
+    inputs = (file.cluster, file.model, file.job)
+    estimator = FirstPrinciples(*inputs)
+    explanation = explain_plan(*inputs, file.plan, objective=file.objective, estimator=estimator)
+    changed = file.predictor_fingerprint != estimator.fingerprint
+    if changed:
+        say(
+            f"memx-tui: the predictor has changed since {source} was saved (memx {file.version}), "
+            "so these numbers differ from the file's"
+        )
+    _show(explanation, inputs, _assumed(inputs, estimator), as_json, predictor_changed=changed)
 
 
-def _show(
-    explanation: Explanation, title: str, inputs: tuple[Any, Any, Any], assumed: tuple[str, ...], as_json: bool
-) -> None:
+def _assumed(inputs: Inputs, estimator: FirstPrinciples) -> tuple[str, ...]:
+    """Every assumption behind the judgement, each once."""
+    cluster, model, job = inputs
+    return tuple(dict.fromkeys((*job.assumed, *model.assumed, *cluster.assumed, *estimator.assumed)))
+
+
+def _show(explanation: Explanation, inputs: Inputs, assumed: tuple[str, ...], as_json: bool, **facts: bool) -> None:
+    cluster, model, _ = inputs
     if as_json:
         from memx_engine import explain_document
 
-        emit_json(explain_document(explanation, *inputs))
+        emit_json(explain_document(explanation, *inputs) | {"assumed": list(assumed)} | facts)
         return
     from memx_tui.text.explain_view import explain_text, inputs_heading
     from memx_tui.text.style import Style
 
     style = Style.of(sys.stdout)
-    emit(explain_text(explanation, inputs_heading(title, inputs, style), assumed, style))
+    heading = inputs_heading(f"{model.name} on {cluster.name}", inputs, style)
+    emit(explain_text(explanation, heading, assumed, style))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from memx_engine import gib
+from memx_engine import comparison_notes, gib
 from memx_tui.text import numbers
 from memx_tui.text.bars import LEGEND, bar, fold
 from memx_tui.text.grid import Column, table
@@ -50,7 +51,9 @@ def compare_text(files: Sequence[PlanFile], names: Sequence[str], style: Style) 
         lines.extend(
             style.wrap(f"{letter}  {name}: {file.model.name} on {file.cluster.name}, {file.provenance}", "    ", " ")
         )
-    lines.extend(style.paint(text, "warn") for note in cautions(files) for text in style.wrap(f"note: {note}", " "))
+    lines.extend(
+        style.paint(text, "warn") for note in comparison_notes(files) for text in style.wrap(f"note: {note}", " ")
+    )
     per_page = max(1, (style.width - 16) // 26 - 1)
     others = list(range(1, len(files)))
     for start in range(0, len(others), per_page):
@@ -59,26 +62,8 @@ def compare_text(files: Sequence[PlanFile], names: Sequence[str], style: Style) 
     return "\n".join(lines)
 
 
-def cautions(files: Sequence[PlanFile]) -> list[str]:
-    """What makes the comparison less than plain, in words."""
-    notes = []
-    if len({f.cluster.fingerprint for f in files}) > 1:
-        notes.append("the plans are for different clusters")
-    if len({f.model.fingerprint for f in files}) > 1:
-        notes.append("the plans are for different models")
-    if len({f.job for f in files}) > 1:
-        notes.append("the jobs differ; compare tokens/s rather than iteration time")
-    if len({f.objective for f in files}) > 1:
-        notes.append("weights or references differ, so the values of Φ are not comparable and are left out")
-    if len({f.predictor_fingerprint for f in files}) > 1:
-        notes.append("the numbers come from different predictors; run explain on each to get them anew")
-    return notes
-
-
 def _page(columns: Sequence[int], files: Sequence[PlanFile], style: Style) -> list[str]:
-    rows = list(METRICS)
-    if len({f.objective for f in files}) == 1:
-        rows.append(Metric(style.glyphs.phi, lambda f: f.phi, numbers.phi, -1))
+    rows = [*METRICS, Metric(style.glyphs.phi, lambda f: phi_under(files[0], f), numbers.phi, -1)]
     words: list[tuple[str, Callable[[PlanFile], str]]] = [
         ("tp pp dp mbs", _dimensions),
         ("schedule", lambda f: schedule_word(f.plan)),
@@ -98,6 +83,16 @@ def _page(columns: Sequence[int], files: Sequence[PlanFile], style: Style) -> li
         cells.extend(_cell(metric, file, base if index else None) for metric in rows)
         out.append(Column(LETTERS[index] + (" (base)" if not index else ""), cells, shrink=14))
     return table(out, style)
+
+
+def phi_under(base: PlanFile, file: PlanFile) -> float:
+    """The objective of ``file``'s plan as ``base`` weighs it; NaN where that needs more than bytes."""
+    if file.objective == base.objective:
+        return file.phi
+    if base.objective.variance_kind != "bytes":
+        return math.nan
+    e = file.estimate
+    return base.objective.phi(e.iteration_time_s, e.peak_bytes, e.memory_variance_bytes2)
 
 
 def _dimensions(file: PlanFile) -> str:

@@ -11,7 +11,7 @@ from memx_tui.text.search_view import assumed_block
 from memx_tui.text.style import Style
 
 if TYPE_CHECKING:
-    from memx_engine import Explanation
+    from memx_engine import Cluster, Explanation, Job, TransformerSpec
 
 
 def explain_text(explanation: Explanation, heading: Sequence[str], assumed: Sequence[str], style: Style) -> str:
@@ -30,11 +30,11 @@ def explain_text(explanation: Explanation, heading: Sequence[str], assumed: Sequ
     return "\n".join(lines)
 
 
-def inputs_heading(title: str, inputs: tuple[object, ...], style: Style, note: str = "") -> list[str]:
+def inputs_heading(title: str, inputs: tuple[Cluster, TransformerSpec, Job], style: Style) -> list[str]:
     """What was judged: cluster, model and job in two lines under a title."""
     cluster, model, job = inputs
     return [
-        style.section(title, note),
-        *style.wrap(cluster_line(cluster, style), " "),  # type: ignore[arg-type]  # a (cluster, model, job) triple
-        *style.wrap(job_line(model, job, style), " "),  # type: ignore[arg-type]  # a (cluster, model, job) triple
+        style.section(title),
+        *style.wrap(cluster_line(cluster, style), " "),
+        *style.wrap(job_line(model, job, style), " "),
     ]

@@ -56,6 +56,8 @@ def percent(fraction: float) -> str:
 
 def change(new: float, old: float) -> str:
     """A relative change with sign, ``+8.9%``; ``same`` when equal to three decimals."""
+    if not (math.isfinite(new) and math.isfinite(old)):
+        return "-"
     if old == 0:
         return "same" if new == 0 else "-"
     relative = (new - old) / old
@@ -64,6 +66,8 @@ def change(new: float, old: float) -> str:
 
 def phi(value: float) -> str:
     """The objective, where differences in the third decimal matter."""
+    if not math.isfinite(value):
+        return "-"
     return f"{value:.4f}" if value < 10 else f"{value:.3g}"
 
 

@@ -22,7 +22,6 @@ def show_text(file: PlanFile, style: Style) -> str:
         f"spread {weights.variance:g}" + (f"; {weights.reason}" if weights.reason else "")
     )
     origin = f"numbers: {file.provenance}, predictor {file.predictor_fingerprint}, memx {file.version}"
-    assumed = (*file.job.assumed, *file.model.assumed, *file.cluster.assumed)
     lines = [
         *inputs_heading(f"{file.model.name} on {file.cluster.name}", (file.cluster, file.model, file.job), style),
         "",
@@ -32,6 +31,6 @@ def show_text(file: PlanFile, style: Style) -> str:
         *style.wrap(words, "   ", first=" - "),
         *style.wrap(origin, "   ", first=" - "),
         "",
-        *assumed_block(assumed, style),
+        *assumed_block(file.assumed, style),
     ]
     return "\n".join(lines)

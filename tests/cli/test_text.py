@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from memx_engine import MemoryBreakdown, RankedPlan, SearchResult, Verdict
 from memx_tui.text import bars, numbers, plan_view
-from memx_tui.text.compare_view import METRICS, cautions, compare_text
+from memx_tui.text.compare_view import METRICS, compare_text
 from memx_tui.text.explain_view import explain_text
 from memx_tui.text.grid import Column, table
 from memx_tui.text.search_view import search_text
@@ -175,10 +175,11 @@ def test_check_17_deltas_say_better_and_worse_by_the_direction_of_the_metric() -
 def test_a_comparison_of_unlike_things_says_so() -> None:
     plan = make_plan()
     one = File(plan, make_estimate(plan))
-    other = replace(one, model=make_model(16), job=make_job(256), objective=make_objective("throughput"))
-    notes = " ".join(cautions([one, other]))  # type: ignore[list-item]  # stand-ins
-    assert "models" in notes and "jobs" in notes and "weights" in notes
-    assert cautions([one, one]) == []  # type: ignore[list-item]  # stand-ins
+    other = replace(one, model=make_model(16), objective=make_objective("throughput"))
+    text = compare_text([one, other], ["a", "b"], Style(160))  # type: ignore[list-item]  # stand-ins
+    assert "note: the plans are for different models" in text
+    assert "note: weights or references differ" in text
+    assert "note:" not in compare_text([one, one], ["a", "b"], Style(160))  # type: ignore[list-item]  # stand-ins
 
 
 def test_four_plans_turn_the_page_at_80_columns() -> None:
