@@ -1,0 +1,404 @@
+"""Branch and bound over the stage period, the peak, the mean memory and the tail; exact for the objective.
+
+A plan's log Phi is ``wT·ln T + wM·ln M + wV·ln(V + ε)`` with T = A·τ + B·Σt + const + δ, τ the longest period, δ the
+longest tail. A node holds intervals of τ, M, δ and the mean memory c. Its choices are those with period, memory and
+tail below the upper ends; for a plan with mean in [c_lo, c_hi], ``V >= mean((m - c_lo)(m - c_hi))`` =: y, which adds
+up over stages as x = Σt does. In the plane (x, y) the objective at the lower ends is concave and increasing, so its
+least value over any convex region around all plans is at a vertex: the dynamic programme, asked with the gradient at
+the least vertex, returns a supporting line that cuts the vertex off, or shows that a plan lies there.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memx_engine.search.choices import Choices
+from memx_engine.search.oracle import cheapest_split
+from memx_engine.search.polygon import Vertex, clip
+
+Array = NDArray[np.float64]
+
+TOLERANCE = 1e-10  # of log Phi: two plans closer than this count as equal
+_TIE = 1e-12
+_ROUNDING = 2e-14  # relative error of a sum over stages
+_SMALLEST_GAIN = 2e-11  # of a cut, in log Phi; less means that a plan lies at the vertex
+_ROUNDS = 8  # cuts per visit of a node before it is split
+_SMALLEST_VARIANCE = 1e-18  # of the squared memory range; below it only rounding is left
+
+
+class Candidate(NamedTuple):
+    """A complete plan with what the objective reads; ``balance``-scaled variance and mean."""
+
+    log_phi: float
+    time_s: float
+    peak: float
+    variance: float
+    layers: tuple[int, ...]
+    options: tuple[int, ...]
+    period_s: float
+    tail_s: float
+    mean: float
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """Weights of the logarithms and the scaled ε; constants left out."""
+
+    time: float
+    peak: float
+    variance: float
+    epsilon: float
+
+    def log_phi(self, time_s: float, peak: float, variance: float) -> float:
+        value = 0.0
+        if self.time:
+            value += self.time * _log(time_s)
+        if self.peak:
+            value += self.peak * _log(peak)
+        if self.variance:
+            value += self.variance * _log(variance + self.epsilon)
+        return value
+
+
+@dataclass(frozen=True)
+class Node:
+    """Intervals that a plan's period, peak, tail and mean may lie in, and the region known to hold its (x, y)."""
+
+    period: tuple[float, float]
+    peak: tuple[float, float]
+    tail: tuple[float, float]
+    mean: tuple[float, float]
+    chain: tuple[Vertex, ...]
+    root: int
+
+
+@dataclass
+class Outcome:
+    """``best`` is None when nothing is feasible; ``lower_bound`` is of log Phi over all plans."""
+
+    best: Candidate | None
+    lower_bound: float
+    exhausted: bool
+    nodes: int
+
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf
+
+
+class BranchAndBound:
+    """One run over the choices of a skeleton.
+
+    Args:
+        masks: Regions of the choices to search one after another (boolean, shape of the choices); None for all.
+        cutoff: A log Phi known from elsewhere; parts whose bound reaches it are closed.
+        on_plan: Called with every plan that the dynamic programme returns.
+    """
+
+    def __init__(
+        self,
+        choices: Choices,
+        criterion: Criterion,
+        *,
+        masks: list[NDArray[np.bool_]] | None = None,
+        cutoff: float = math.inf,
+        should_stop: Callable[[], bool] | None = None,
+        on_plan: Callable[[Candidate], None] | None = None,
+    ) -> None:
+        self.choices = choices
+        self.criterion = criterion
+        self.masks = masks
+        self.cutoff = cutoff
+        self.should_stop = should_stop
+        self.on_plan = on_plan
+        self.best: Candidate | None = None
+        self.nodes = 0
+        self._least_closed = math.inf
+        self._heap: list[tuple[float, int, Node]] = []
+        self._pushed = 0
+        self._stages = np.arange(len(choices.share))
+        slowest_s = float(choices.time_s.max(axis=(1, 2)).sum())
+        self._far = (1.01 * slowest_s, 1.01)  # above every x and, balance lying in 0..1, above every y
+        self._share = choices.share[:, None, None]
+        valid = choices.valid
+        self._values = [
+            np.unique(choices.period_s[valid]),
+            np.unique(choices.memory[valid]),
+            np.unique(choices.tail_s[np.isfinite(choices.tail_s)]),
+        ]
+
+    def run(self) -> Outcome:
+        for root in range(1 if self.masks is None else len(self.masks)):
+            node = self._root(root)
+            if node is not None:
+                self._push(-math.inf, node)
+        exhausted = True
+        while self._heap:
+            bound, _, node = self._heap[0]
+            if bound >= self._target():
+                break
+            if self.should_stop is not None and self.nodes > 0 and self.should_stop():
+                exhausted = False
+                break
+            heapq.heappop(self._heap)
+            self._visit(node)
+        lower = min(self._least_closed, self._heap[0][0] if self._heap else math.inf)
+        if self.best is not None:
+            lower = min(lower, self.best.log_phi)
+        return Outcome(self.best, lower, exhausted, self.nodes)
+
+    def _target(self) -> float:
+        return min(self.cutoff, math.inf if self.best is None else self.best.log_phi) - TOLERANCE
+
+    def _push(self, bound: float, node: Node) -> None:
+        if bound >= self._target():
+            self._least_closed = min(self._least_closed, bound)
+            return
+        self._pushed += 1
+        heapq.heappush(self._heap, (bound, self._pushed, node))
+
+    def _root(self, root: int) -> Node | None:
+        choices = self.choices
+        valid = choices.valid if self.masks is None else choices.valid & self.masks[root]
+        if not valid.any(axis=(1, 2)).all():
+            return None
+        least = np.where(valid, choices.balance, np.inf).min(axis=(1, 2))
+        most = np.where(valid, choices.balance, -np.inf).max(axis=(1, 2))
+        ends = [(float(values[0]), float(values[-1])) for values in self._values]
+        mean = (float(choices.share @ least), float(choices.share @ most))
+        return Node(ends[0], ends[1], ends[2], mean, (), root)
+
+    def _visit(self, node: Node) -> None:
+        """Bound one node, improve the incumbent on the way, split what stays open."""
+        self.nodes += 1
+        choices, criterion = self.choices, self.criterion
+        allowed = (choices.period_s <= node.period[1]) & (choices.memory <= node.peak[1])
+        allowed &= (choices.tail_s <= node.tail[1])[:, :, None]
+        if self.masks is not None:
+            allowed &= self.masks[node.root]
+        tightened = self._raise_lower_ends(node, allowed)
+        if tightened is None:
+            return
+        node = tightened
+        penalty = np.where(allowed, 0.0, np.inf)
+        low, high = node.mean
+        spread = self._share * (choices.balance - low) * (choices.balance - high)
+
+        chain = list(node.chain) or self._corner(penalty, spread)
+        if not chain:
+            return
+        base_s = choices.form.period_factor * node.period[0] + choices.form.constant_s + node.tail[0]
+        fixed = criterion.peak * _log(node.peak[0]) if criterion.peak else 0.0
+
+        def height(vertex: Vertex) -> float:
+            value = fixed
+            if criterion.time:
+                value += criterion.time * _log(base_s + choices.form.sum_factor * vertex[0])
+            if criterion.variance:
+                value += criterion.variance * _log(vertex[1] + criterion.epsilon)
+            return value
+
+        found: tuple[float, Candidate, Vertex] | None = None
+        for _ in range(_ROUNDS):
+            bound, vertex = min((height(v), v) for v in chain)
+            if bound >= self._target():
+                self._least_closed = min(self._least_closed, bound)
+                return
+            a, b = self._gradient(base_s, vertex)
+            plan = self._ask(a, b, penalty, spread)
+            if plan is None:
+                return
+            candidate, point, terms = plan
+            at = height((point[0], max(point[1], 0.0)))
+            if found is None or at < found[0]:
+                found = (at, candidate, point)
+            here, least = a * vertex[0] + b * vertex[1], a * point[0] + b * point[1]
+            # A line is lowered by the rounding of its own terms, so that it never cuts a plan off.
+            least -= _ROUNDING * (a * point[0] + b * terms)
+            if least <= here + _SMALLEST_GAIN:
+                found = (at, candidate, point)
+                break
+            chain = clip(chain, a, b, least, self._far)
+        bound = min(height(v) for v in chain)
+        if bound >= self._target():
+            self._least_closed = min(self._least_closed, bound)
+            return
+        assert found is not None
+        before = node.chain
+        node = self._lower_upper_ends(replace(node, chain=tuple(chain)), base_s)
+        self._split(node, bound, found[1], found[2], base_s, tuple(chain) != before)
+
+    def _raise_lower_ends(self, node: Node, allowed: NDArray[np.bool_]) -> Node | None:
+        """Least period, peak and tail that still hold all layers; None where that is above the interval."""
+        choices = self.choices
+        whole = allowed.any(axis=2)
+        ends = []
+        for values, (low, high) in (
+            (np.where(allowed, choices.period_s, np.inf).min(axis=2), node.period),
+            (np.where(allowed, choices.memory, np.inf).min(axis=2), node.peak),
+            (np.where(whole, choices.tail_s, np.inf), node.tail),
+        ):
+            low = max(low, least_bottleneck(values, choices.layers))
+            if low > high:
+                return None
+            ends.append((low, high))
+        return replace(node, period=ends[0], peak=ends[1], tail=ends[2])
+
+    def _lower_upper_ends(self, node: Node, base_s: float) -> Node:
+        """Cut from above what no plan better than the target can reach."""
+        criterion, form = self.criterion, self.choices.form
+        target = self._target()
+        if not math.isfinite(target):
+            return node
+        x, y = node.chain[0][0], node.chain[-1][1]
+        time_s = base_s + form.sum_factor * x
+        terms = [
+            criterion.time * _log(time_s) if criterion.time else 0.0,
+            criterion.peak * _log(node.peak[0]) if criterion.peak else 0.0,
+            criterion.variance * _log(y + criterion.epsilon) if criterion.variance else 0.0,
+        ]
+        room = target - sum(terms)
+        if not math.isfinite(room):
+            return node
+        period, peak, tail = node.period, node.peak, node.tail
+        if criterion.time:
+            slower_s = time_s * math.expm1(min(room / criterion.time, 700.0)) * (1 + 1e-12)
+            if form.period_factor > 0:
+                period = (period[0], min(period[1], period[0] + slower_s / form.period_factor))
+            tail = (tail[0], min(tail[1], tail[0] + slower_s))
+        if criterion.peak:
+            peak = (peak[0], min(peak[1], peak[0] * math.exp(min(room / criterion.peak, 700.0)) * (1 + 1e-12)))
+        if (period, peak, tail) != (node.period, node.peak, node.tail):
+            self._least_closed = min(self._least_closed, target)
+        return replace(node, period=period, peak=peak, tail=tail)
+
+    def _corner(self, penalty: Array, spread: Array) -> list[Vertex]:
+        """The region's first vertex: least x and least y, each 0 where it has no weight."""
+        x = y = 0.0
+        if self.criterion.time:
+            fastest = self._ask(1.0, 0.0, penalty, spread)
+            if fastest is None:
+                return []
+            x = fastest[1][0] * (1 - _ROUNDING)
+        if self.criterion.variance:
+            evenest = self._ask(0.0, 1.0, penalty, spread)
+            if evenest is None:
+                return []
+            y = max(evenest[1][1] - _ROUNDING * evenest[2], 0.0)
+        return [(x, y)]
+
+    def _gradient(self, base_s: float, vertex: Vertex) -> tuple[float, float]:
+        criterion, factor = self.criterion, self.choices.form.sum_factor
+        a = b = 0.0
+        if criterion.time:
+            a = criterion.time * factor / max(base_s + factor * vertex[0], 1e-300)
+        if criterion.variance:
+            b = criterion.variance / max(vertex[1] + criterion.epsilon, _SMALLEST_VARIANCE)
+        return (a, b) if a or b else (1.0, 0.0)
+
+    def _ask(self, a: float, b: float, penalty: Array, spread: Array) -> tuple[Candidate, Vertex, float] | None:
+        """The plan with least ``a·x + b·y`` among the allowed, truly evaluated; its (x, y); size of y's terms."""
+        choices = self.choices
+        cost = penalty + a * choices.time_s if not b else penalty + (a * choices.time_s + b * spread)
+        split = cheapest_split(cost.min(axis=2), choices.layers)
+        if split is None:
+            return None
+        row, column = self._stages, np.array(split) - 1
+        option = cost[row, column].argmin(axis=1)
+        total_s = float(choices.time_s[row, column, option].sum())
+        terms = spread[row, column, option]
+        point = (total_s, float(terms.sum()))
+        balance = choices.balance[row, column, option]
+        mean = float(choices.share @ balance)
+        variance = float(choices.share @ (balance - mean) ** 2)
+        period_s = float(choices.period_s[row, column, option].max())
+        tail_s = float(choices.tail_s[row, column].max())
+        peak = float(choices.memory[row, column, option].max())
+        form = choices.form
+        time_s = form.period_factor * period_s + form.sum_factor * total_s + form.constant_s + tail_s
+        log_phi = self.criterion.log_phi(time_s, peak, variance)
+        options = tuple(choices.option[row, column, option].tolist())
+        candidate = Candidate(log_phi, time_s, peak, variance, tuple(split), options, period_s, tail_s, mean)
+        if self.on_plan is not None:
+            self.on_plan(candidate)
+        if self.best is None or _better(candidate, self.best):
+            self.best = candidate
+        return candidate, point, float(np.abs(terms).sum())
+
+    def _push_again(self, bound: float, node: Node, cut_further: bool) -> None:
+        if cut_further:
+            self._push(bound, node)
+        else:
+            self._least_closed = min(self._least_closed, bound)
+
+    def _split(
+        self, node: Node, bound: float, plan: Candidate, point: Vertex, base_s: float, cut_further: bool
+    ) -> None:
+        """Halve the interval that puts most between the bound and the true Phi of the plan found at the bound."""
+        criterion, form = self.criterion, self.choices.form
+        time_s = max(base_s + form.sum_factor * point[0], 1e-300)
+        loss = [0.0, 0.0, 0.0, 0.0]
+        if criterion.time:
+            loss[0] = criterion.time * math.log1p(form.period_factor * (plan.period_s - node.period[0]) / time_s)
+            loss[2] = criterion.time * math.log1p((plan.tail_s - node.tail[0]) / time_s)
+        if criterion.peak:
+            loss[1] = criterion.peak * (_log(plan.peak) - _log(node.peak[0]))
+        if criterion.variance:
+            known = max(point[1], 0.0) + criterion.epsilon
+            loss[3] = criterion.variance * _log((plan.variance + criterion.epsilon) / max(known, _SMALLEST_VARIANCE))
+        widest = max(range(4), key=loss.__getitem__)
+        if loss[widest] <= _TIE and point[1] < 0:
+            widest = 3  # a line through a point with y < 0 says too little: y < 0 is what narrows with the mean
+        elif loss[widest] <= 0.0:
+            # The plan's value is the bound's at that point: only more cuts can raise the bound.
+            self._push_again(bound, node, cut_further)
+            return
+        if widest == 3:
+            low, high = node.mean
+            margin = 0.1 * (high - low)
+            middle = min(max(plan.mean, low + margin), high - margin)
+            if not low < middle < high:
+                self._push_again(bound, node, cut_further)
+                return
+            self._push(bound, replace(node, mean=(low, middle)))
+            self._push(bound, replace(node, mean=(middle, high)))
+            return
+        low, high = (node.period, node.peak, node.tail)[widest]
+        value = (plan.period_s, plan.peak, plan.tail_s)[widest]
+        values = self._values[widest]
+        cut = int(np.searchsorted(values, 0.5 * (low + value), side="right"))
+        if values[cut] > value:
+            cut = int(np.searchsorted(values, value))
+        below, above = float(values[cut - 1]), float(values[cut])
+        self._push(bound, _with(node, widest, (low, min(max(below, low), high))))
+        if above <= high:
+            self._push(bound, _with(node, widest, (above, high)))
+
+
+def _with(node: Node, which: int, ends: tuple[float, float]) -> Node:
+    if which == 0:
+        return replace(node, period=ends)
+    return replace(node, peak=ends) if which == 1 else replace(node, tail=ends)
+
+
+def _better(one: Candidate, other: Candidate) -> bool:
+    """Less Phi; within rounding, less time, then peak, variance, and the earlier split and options."""
+    if abs(one.log_phi - other.log_phi) > _TIE * max(1.0, abs(one.log_phi)):
+        return one.log_phi < other.log_phi
+    return one[1:6] < other[1:6]
+
+
+def least_bottleneck(values: Array, layers: int) -> float:
+    """A lower bound of the largest ``values[i, n_i - 1]`` over all splits; exact where it grows with n. (P, N)."""
+    rising = np.minimum.accumulate(values[:, ::-1], axis=1)
+    if rising.size < layers:
+        return math.inf
+    counted = float(np.partition(rising, layers - 1, axis=None)[layers - 1])
+    return max(counted, float(rising[:, -1].max()))

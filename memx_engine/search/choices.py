@@ -1,0 +1,167 @@
+"""What each stage may choose (layers and recompute), reduced and scaled for the exact solver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memx_engine.cost.table import StageTable
+from memx_engine.errors import InputError
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the operator holds fixed or forbids inside a skeleton.
+
+    Attributes:
+        layers: Per stage, the layer count it must have (None: free).
+        recompute: Per stage, the index of the recompute option it must take (None: free).
+        max_layer_difference: Most that two stages' layer counts may differ.
+        reserve_bytes: Memory to keep free on every GPU, one number or one per stage.
+        same_recompute: One recompute option for all stages (Megatron-LM's rule).
+    """
+
+    layers: tuple[int | None, ...] | None = None
+    recompute: tuple[int | None, ...] | None = None
+    max_layer_difference: int | None = None
+    reserve_bytes: float | tuple[float, ...] = 0.0
+    same_recompute: bool = False
+
+    def check(self, table: StageTable) -> None:
+        """InputError where the limits do not match the table's stages and options."""
+        p = table.stages
+        for name, values in (("layers", self.layers), ("recompute", self.recompute)):
+            if values is not None and len(values) != p:
+                raise InputError(f"{len(values)} values for {p} stages", where=name, hint="give one value per stage")
+        for index in self.recompute or ():
+            if index is not None and not 0 <= index < len(table.options):
+                raise InputError(f"recompute option {index} is not one of {len(table.options)}", where="recompute")
+        if self.max_layer_difference is not None and self.max_layer_difference < 0:
+            raise InputError("the layer difference cannot be negative", where="max_layer_difference")
+        if isinstance(self.reserve_bytes, tuple) and len(self.reserve_bytes) != p:
+            raise InputError(f"{len(self.reserve_bytes)} reserves for {p} stages", where="reserve_bytes")
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class TimeForm:
+    """Iteration time as ``period_factor · max_i period_i + sum_factor · Σ_i t_i + constant_s + max_i tail_i``.
+
+    1F1B: the additive form, ``period_i = t_i + c_{i-1} + c_i``. Interleaved: the estimate, ``period_i = t_i``.
+    """
+
+    period_factor: float
+    sum_factor: float
+    constant_s: float
+    transfers_s: Array
+
+    @classmethod
+    def of(cls, table: StageTable) -> TimeForm:
+        c, v, g = np.asarray(table.p2p_s, dtype=np.float64), table.virtual_stages, table.micro_batches
+        if v == 1:
+            around = np.concatenate(([0.0], c)) + np.concatenate((c, [0.0]))
+            return cls(g - 1.0, 1.0, 2.0 * float(c.sum()) + table.fixed_s, around)
+        constant = 2.0 * v * float(c.sum()) + 2.0 * (v - 1) * table.wrap_s + table.fixed_s
+        return cls(g - 1.0 / v, 1.0 / v, constant, np.zeros(table.stages))
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """Feasible choices of every stage; P stages, N layer counts (n = 1..N), R recompute options kept.
+
+    Attributes:
+        period_s, time_s, memory: (P, N, R) period and time of one micro-batch, peak bytes; a missing choice has
+            infinite period and memory and zero time.
+        balance: (P, N, R) what the variance is of (bytes, or share of capacity), shifted and divided by ``scale``.
+        option: (P, N, R) index of the recompute option in the table.
+        tail_s: (P, N).
+        share: (P,) of all GPUs.
+    """
+
+    period_s: Array
+    time_s: Array
+    memory: Array
+    balance: Array
+    option: NDArray[np.int64]
+    tail_s: Array
+    share: Array
+    scale: float
+    layers: int
+    form: TimeForm
+
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        return np.isfinite(self.period_s)
+
+
+def build_choices(table: StageTable, variance_kind: str, limits: Limits, *, by_variance: bool) -> Choices | None:
+    """Choices that fit memory and limits, None when a stage has none.
+
+    Options that can never matter are dropped: more time at the same memory, and, where variance has no weight
+    (``by_variance`` false), no less memory and no less time.
+    """
+    p, layers = table.stages, table.layers
+    most = layers - p + 1
+    if most < 1:
+        return None
+    time = table.forward_s[:, 1 : most + 1] + table.backward_s[:, 1 : most + 1]
+    memory = table.memory_bytes[:, 1 : most + 1]
+    reserve = np.broadcast_to(np.asarray(limits.reserve_bytes, dtype=np.float64), (p,))
+    room = np.asarray(table.capacity_bytes, dtype=np.float64) - reserve
+    tail = table.tail_s[:, 1 : most + 1]
+    valid = (memory <= room[:, None, None]) & np.isfinite(time) & np.isfinite(tail)[:, :, None]
+    for i, pinned in enumerate(limits.layers or ()):
+        if pinned is not None:
+            valid[i, np.arange(1, most + 1) != pinned] = False
+    for i, chosen in enumerate(limits.recompute or ()):
+        if chosen is not None:
+            valid[i, :, np.arange(time.shape[2]) != chosen] = False
+    counts = np.flatnonzero(valid.any(axis=(0, 2)))
+    if not valid.any(axis=(1, 2)).all():
+        return None
+    columns = int(counts[-1]) + 1
+    time, memory, tail, valid = time[:, :columns], memory[:, :columns], tail[:, :columns], valid[:, :columns]
+    memory = np.where(valid, memory, np.inf)
+    time = np.where(valid, time, np.inf)
+    option = np.broadcast_to(np.arange(time.shape[2]), time.shape)
+    if time.shape[2] > 1 and not limits.same_recompute:
+        order = np.lexsort((time, memory), axis=2)
+        memory, time = np.take_along_axis(memory, order, 2), np.take_along_axis(time, order, 2)
+        option = np.take_along_axis(option, order, 2)
+        keep = np.isfinite(time)
+        if by_variance:
+            keep[:, :, 1:] &= memory[:, :, 1:] != memory[:, :, :-1]
+        else:
+            keep[:, :, 1:] &= time[:, :, 1:] < np.minimum.accumulate(time, axis=2)[:, :, :-1]
+        width = int(keep.sum(axis=2).max())
+        packed = np.argsort(~keep, axis=2, kind="stable")[:, :, :width]
+        memory = np.take_along_axis(np.where(keep, memory, np.inf), packed, 2)
+        time = np.take_along_axis(np.where(keep, time, np.inf), packed, 2)
+        option = np.take_along_axis(option, packed, 2)
+
+    finite = np.isfinite(memory)
+    measure = np.where(finite, memory, 0.0)
+    if variance_kind == "utilization":
+        measure = measure / np.asarray(table.capacity_bytes, dtype=np.float64)[:, None, None]
+    low, high = float(measure[finite].min()), float(measure[finite].max())
+    scale = (high - low) or max(abs(high), 1.0)
+    form = TimeForm.of(table)
+    gpus = np.asarray(table.gpus, dtype=np.float64)
+    return Choices(
+        period_s=time + form.transfers_s[:, None, None],
+        time_s=np.where(finite, time, 0.0),
+        memory=memory,
+        balance=np.where(finite, (measure - low) / scale, 0.0),
+        option=option,
+        tail_s=np.where(np.isfinite(tail), tail, np.inf),
+        share=gpus / gpus.sum(),
+        scale=scale,
+        layers=layers,
+        form=form,
+    )

@@ -1,0 +1,239 @@
+"""The exact solver against brute force, its certificate, its limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from memx_engine.errors import InputError
+from memx_engine.search.solver import Limits, count_plans, evaluate_split, root_bound, root_corner, solve
+from tests.search.instances import ALL_WEIGHTS, PURE, brute_force, make_objective, random_table
+
+KINDS = ("bytes", "utilization")
+
+
+def random_limits(rng: np.random.Generator, stages: int, options: int) -> Limits:
+    def some(low: int, high: int) -> tuple[int | None, ...]:
+        return tuple(int(rng.integers(low, high)) if rng.random() < 0.2 else None for _ in range(stages))
+
+    return Limits(
+        layers=some(1, 4) if rng.random() < 0.5 else None,
+        recompute=some(0, options) if rng.random() < 0.5 else None,
+        max_layer_difference=int(rng.integers(0, 4)) if rng.random() < 0.4 else None,
+        reserve_bytes=float(rng.uniform(0, 5e8)) if rng.random() < 0.5 else tuple(rng.uniform(0, 5e8, stages)),
+        same_recompute=bool(rng.random() < 0.3),
+    )
+
+
+@pytest.mark.parametrize("seed", range(26))
+def test_equals_brute_force(seed: int) -> None:
+    # 26 x 20 instances: every weight profile and every pure objective, both variance kinds, every third with limits.
+    rng = np.random.default_rng(seed)
+    for k in range(20):
+        stages = int(rng.integers(1, 5))
+        layers = int(rng.integers(stages, stages + 6))
+        table = random_table(rng, stages, layers, tightness=rng.uniform(0, 1.1), blocks=stages < 4 and k % 2 == 0)
+        weights = list(ALL_WEIGHTS.values())[(seed + k) % len(ALL_WEIGHTS)]
+        objective = make_objective(table, weights, KINDS[(seed + k // 8) % 2])
+        limits = random_limits(rng, stages, len(table.options)) if k % 3 == 0 else Limits()
+        best, plans = brute_force(table, objective, limits)
+        solution = solve(table, objective, limits=limits)
+        if solution is None:
+            assert not plans
+            continue
+        assert solution.phi == pytest.approx(best, rel=1e-9)
+        assert solution.optimal
+        assert not solution.closed
+        assert best * (1 - 2e-9) <= solution.lower_bound_phi <= solution.phi
+        # The plan is what it says: complete, within limits, with these values.
+        assert sum(solution.layers) == layers
+        stage = np.arange(stages)
+        memory = table.memory_bytes[stage, list(solution.layers), list(solution.options)]
+        assert (memory <= table.capacity_bytes - np.asarray(limits.reserve_bytes)).all()
+        values = evaluate_split(table, solution.layers, solution.options, objective.variance_kind)
+        assert values == pytest.approx((solution.time_s, solution.peak_bytes, solution.variance), rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:divide by zero")  # log of phi = 0 is meant
+def test_without_epsilon_a_zero_variance_plan_is_found() -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(20):
+        table = random_table(rng, 3, 6, tightness=0.2)
+        table = replace(table, memory_bytes=np.where(np.isfinite(table.memory_bytes), 3e9, np.inf))
+        objective = make_objective(table, (0.4, 0.2, 0.4))
+        objective = replace(objective, references=replace(objective.references, epsilon_bytes2=0.0))
+        solution = solve(table, objective)
+        assert solution is not None
+        assert solution.variance == 0
+        assert solution.phi == 0
+        assert solution.optimal
+
+
+def test_tiny_epsilon_equals_brute_force() -> None:
+    rng = np.random.default_rng(8)
+    for _ in range(40):
+        table = random_table(rng, 3, 7, tightness=0.3)
+        objective = make_objective(table, (0.4, 0.2, 0.4))
+        objective = replace(objective, references=replace(objective.references, epsilon_bytes2=1.0))
+        best, plans = brute_force(table, objective)
+        solution = solve(table, objective)
+        assert (solution is None) == (not plans)
+        if solution is not None:
+            assert solution.phi == pytest.approx(best, rel=1e-9)
+
+
+def test_closes_on_an_incumbent() -> None:
+    rng = np.random.default_rng(9)
+    closed_early = 0
+    for _ in range(40):
+        table = random_table(rng, 4, 9, tightness=0.3)
+        objective = make_objective(table, (0.4, 0.2, 0.4))
+        free = solve(table, objective)
+        if free is None:
+            continue
+        worse = solve(table, objective, incumbent_phi=free.phi * 1.01)
+        assert worse is not None
+        assert worse.phi == pytest.approx(free.phi, rel=1e-9)
+        assert worse.optimal and not worse.closed
+        for factor in (0.99, 0.5):
+            better = solve(table, objective, incumbent_phi=free.phi * factor)
+            assert better is not None
+            assert better.closed and not better.optimal
+            assert free.phi * factor * (1 - 1e-9) <= better.lower_bound_phi <= free.phi * (1 + 1e-9)
+            assert better.phi >= free.phi * (1 - 1e-9)
+            assert better.nodes <= free.nodes
+            closed_early += better.nodes == 1
+    assert closed_early > 20
+
+
+def test_stopping_gives_an_honest_bound() -> None:
+    rng = np.random.default_rng(10)
+    stopped = 0
+    for _ in range(20):
+        table = random_table(rng, 6, 16, tightness=0.3)
+        objective = make_objective(table, (0.4, 0.2, 0.4))
+        full = solve(table, objective)
+        early = solve(table, objective, should_stop=lambda: True)
+        if full is None:
+            assert early is None
+            continue
+        assert early is not None
+        assert early.lower_bound_phi <= full.phi * (1 + 1e-9) <= early.phi * (1 + 2e-9)
+        if not early.optimal:
+            assert not early.closed
+            stopped += 1
+    assert stopped > 5
+
+
+def test_more_memory_never_hurts_and_time_scales() -> None:
+    rng = np.random.default_rng(11)
+    for _ in range(25):
+        table = random_table(rng, 4, 10, tightness=rng.uniform(0.2, 0.9))
+        objective = make_objective(table, (0.4, 0.2, 0.4))
+        before = solve(table, objective)
+        after = solve(replace(table, capacity_bytes=table.capacity_bytes * 1.2), objective)
+        if before is None:
+            continue
+        assert after is not None
+        assert after.phi <= before.phi * (1 + 1e-9)
+        slower = replace(
+            table,
+            forward_s=3 * table.forward_s,
+            backward_s=3 * table.backward_s,
+            tail_s=3 * table.tail_s,
+            p2p_s=3 * table.p2p_s,
+            fixed_s=3 * table.fixed_s,
+        )
+        scaled = solve(slower, objective)
+        assert scaled is not None
+        assert scaled.phi == pytest.approx(before.phi * 3**0.4, rel=1e-9)
+        assert scaled.time_s == pytest.approx(3 * before.time_s, rel=1e-9)
+
+
+def test_same_input_same_answer() -> None:
+    for seed in range(5):
+        first, second = (
+            solve(table, make_objective(table, (0.4, 0.2, 0.4)))
+            for table in (random_table(np.random.default_rng(seed), 5, 12, tightness=0.3) for _ in range(2))
+        )
+        assert first == second
+
+
+def test_ties_take_the_faster_plan() -> None:
+    # Peak alone counts, and the heavy first stage fixes it: the second stage must not recompute for nothing.
+    table = random_table(np.random.default_rng(3), 2, 4, tightness=0.0)
+    memory = table.memory_bytes.copy()
+    memory[0] += 1e11
+    table = replace(table, memory_bytes=memory, capacity_bytes=np.full(2, 1e12))
+    objective = make_objective(table, PURE["peak"])
+    solution = solve(table, objective)
+    assert solution is not None
+    _, plans = brute_force(table, objective)
+    fastest = min(time for time, peak, _ in plans if peak <= solution.peak_bytes * (1 + 1e-12))
+    assert solution.time_s == pytest.approx(fastest)
+
+
+def test_root_corner_is_below_every_plan() -> None:
+    rng = np.random.default_rng(12)
+    for k in range(120):
+        stages = int(rng.integers(1, 5))
+        table = random_table(rng, stages, int(rng.integers(stages, stages + 5)), tightness=rng.uniform(0, 1.1))
+        objective = make_objective(table, (0.4, 0.2, 0.4), KINDS[k % 2])
+        best, plans = brute_force(table, objective)
+        corner = root_corner(table, objective.variance_kind)
+        bound = root_bound(table, objective)
+        if not plans:
+            continue
+        assert corner is not None and bound is not None
+        assert all(corner[d] <= min(plan[d] for plan in plans) * (1 + 1e-9) + 1e-12 for d in range(3))
+        assert bound <= best * (1 + 1e-9)
+
+
+def test_interleaved_is_solved_but_never_certified() -> None:
+    rng = np.random.default_rng(13)
+    solved = 0
+    for _ in range(40):
+        table = random_table(rng, 3, 12, tightness=0.4, virtual_stages=2)
+        objective = make_objective(table, (0.4, 0.2, 0.4))
+        best, plans = brute_force(table, objective)
+        solution = solve(table, objective)
+        assert (solution is None) == (not plans)
+        if solution is not None:
+            solved += 1
+            assert solution.phi == pytest.approx(best, rel=1e-9)
+            assert all(n % 2 == 0 for n in solution.layers)
+            assert not solution.optimal
+            assert solution.lower_bound_phi == 0
+    assert solved > 10
+
+
+def test_fewer_layers_than_stages_is_infeasible() -> None:
+    table = random_table(np.random.default_rng(1), 4, 3)
+    objective = make_objective(table, (0.4, 0.2, 0.4))
+    assert solve(table, objective) is None
+    assert root_bound(table, objective) is None
+
+
+def test_count_plans() -> None:
+    rng = np.random.default_rng(14)
+    for blocks in (False, True):
+        table = random_table(rng, 3, 7, tightness=0.0, blocks=blocks)
+        table = replace(table, capacity_bytes=np.full(3, 1e15))
+        _, plans = brute_force(table, make_objective(table, (1, 0, 0)))
+        assert count_plans(table) == len(plans)
+
+
+def test_limits_are_checked() -> None:
+    table = random_table(np.random.default_rng(1), 3, 6)
+    objective = make_objective(table, (0.4, 0.2, 0.4))
+    for limits in (
+        Limits(layers=(1, 2)),
+        Limits(recompute=(0, 1)),
+        Limits(recompute=(0, 1, 9)),
+        Limits(max_layer_difference=-1),
+        Limits(reserve_bytes=(1.0,)),
+    ):
+        with pytest.raises(InputError):
+            solve(table, objective, limits=limits)
