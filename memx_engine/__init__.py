@@ -50,6 +50,11 @@ if TYPE_CHECKING:
     from memx_engine.inputs.model_file import load_model as load_model
     from memx_engine.inputs.model_file import model_presets as model_presets
     from memx_engine.inputs.nodes import Problem as Problem
+    from memx_engine.lockfile import LockedError as LockedError
+    from memx_engine.measurement import Measurement as Measurement
+    from memx_engine.measurement import Outcome as Outcome
+    from memx_engine.measurement import Point as Point
+    from memx_engine.measurement import Truth as Truth
     from memx_engine.plan import Estimate as Estimate
     from memx_engine.plan import GpuEstimate as GpuEstimate
     from memx_engine.plan import MemoryBreakdown as MemoryBreakdown
@@ -60,6 +65,36 @@ if TYPE_CHECKING:
     from memx_engine.plan import Stage as Stage
     from memx_engine.plan import StagePlacement as StagePlacement
     from memx_engine.plan import Verdict as Verdict
+    from memx_engine.profile.design import DesignSummary as DesignSummary
+    from memx_engine.profile.design import ProfileDesign as ProfileDesign
+    from memx_engine.profile.design import design_profile as design_profile
+    from memx_engine.profile.impact import Impact as Impact
+    from memx_engine.profile.impact import Trend as Trend
+    from memx_engine.profile.loop import ProfileOptions as ProfileOptions
+    from memx_engine.profile.loop import run_profile as run_profile
+    from memx_engine.profile.parameters import exhaustive_count as exhaustive_count
+    from memx_engine.profile.parameters import sparse_count as sparse_count
+    from memx_engine.profile.progress import EventKind as EventKind
+    from memx_engine.profile.progress import ProfileEvent as ProfileEvent
+    from memx_engine.profile.progress import ProfileProgress as ProfileProgress
+    from memx_engine.profile.progress import TypeProgress as TypeProgress
+    from memx_engine.profile.progress import TypeState as TypeState
+    from memx_engine.profile.result import ProfileResult as ProfileResult
+    from memx_engine.profile.result import TypeResult as TypeResult
+    from memx_engine.profile.result import profile_document as profile_document
+    from memx_engine.profile.runner import ProfileError as ProfileError
+    from memx_engine.profile.runner import Runner as Runner
+    from memx_engine.profile.runners.command import CommandRunner as CommandRunner
+    from memx_engine.profile.runners.command import CommandTemplate as CommandTemplate
+    from memx_engine.profile.runners.local import LocalRunner as LocalRunner
+    from memx_engine.profile.runners.slurm import SlurmOptions as SlurmOptions
+    from memx_engine.profile.runners.slurm import SlurmRunner as SlurmRunner
+    from memx_engine.profile.runners.ssh import SshOptions as SshOptions
+    from memx_engine.profile.runners.ssh import SshRunner as SshRunner
+    from memx_engine.profile.runners.testbed import TestbedRunner as TestbedRunner
+    from memx_engine.profile.runners.testbed import parse_testbed as parse_testbed
+    from memx_engine.profile.store import MeasurementStore as MeasurementStore
+    from memx_engine.profile.store import MemoryStore as MemoryStore
     from memx_engine.search.explain import Explanation as Explanation
     from memx_engine.search.explain import PlanRequest as PlanRequest
     from memx_engine.search.explain import Reason as Reason
@@ -78,6 +113,8 @@ if TYPE_CHECKING:
     from memx_engine.search.run import SearchOptions as SearchOptions
     from memx_engine.search.run import search as _search
     from memx_engine.units import gib as gib
+    from memx_engine.workspace import StorageError as StorageError
+    from memx_engine.workspace import Workspace as Workspace
 
     search_plans = _search
 
@@ -111,6 +148,8 @@ _HOMES = {
     "inputs.model": ("TransformerSpec",),
     "inputs.model_file": ("load_model", "model_presets"),
     "inputs.nodes": ("Problem",),
+    "lockfile": ("LockedError",),
+    "measurement": ("Measurement", "Outcome", "Point", "Truth"),
     "plan": (
         "Estimate",
         "GpuEstimate",
@@ -123,11 +162,25 @@ _HOMES = {
         "StagePlacement",
         "Verdict",
     ),
+    "profile.design": ("DesignSummary", "ProfileDesign", "design_profile"),
+    "profile.impact": ("Impact", "Trend"),
+    "profile.loop": ("ProfileOptions", "run_profile"),
+    "profile.parameters": ("exhaustive_count", "sparse_count"),
+    "profile.progress": ("EventKind", "ProfileEvent", "ProfileProgress", "TypeProgress", "TypeState"),
+    "profile.result": ("ProfileResult", "TypeResult", "profile_document"),
+    "profile.runner": ("ProfileError", "Runner"),
+    "profile.runners.command": ("CommandRunner", "CommandTemplate"),
+    "profile.runners.local": ("LocalRunner",),
+    "profile.runners.slurm": ("SlurmOptions", "SlurmRunner"),
+    "profile.runners.ssh": ("SshOptions", "SshRunner"),
+    "profile.runners.testbed": ("TestbedRunner", "parse_testbed"),
+    "profile.store": ("MeasurementStore", "MemoryStore"),
     "search.explain": ("Explanation", "PlanRequest", "Reason", "explain_plan", "explain_request"),
     "search.objective": ("Objective", "References", "Weights", "parse_weights"),
     "search.result": ("Certificate", "PlanTable", "PruneCounts", "RankedPlan", "SearchProgress", "SearchResult"),
     "search.run": ("SearchOptions",),
     "units": ("gib",),
+    "workspace": ("StorageError", "Workspace"),
 }
 _HOME_OF = {name: (f"memx_engine.{home}", name) for home, names in _HOMES.items() for name in names}
 # ``memx_engine.search`` is the package once anything of it is imported, so the function has another name here.
