@@ -33,7 +33,8 @@ class TimeLimit(Exception):
 
 def _accelerator(torch, wanted):
     """(device string, memory and synchronisation module or None for the CPU, human name)."""
-    names = ["cuda", "npu", "xpu", "cpu"] if wanted == "auto" else [wanted]
+    every = ["cuda", "npu", "xpu"]
+    names = {"auto": [*every, "cpu"], "accelerator": every}.get(wanted, [wanted])
     for name in names:
         if name == "cpu":
             return "cpu", None, _cpu_name()

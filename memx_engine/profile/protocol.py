@@ -14,6 +14,13 @@ from memx_engine.profile import probe
 PROBE_PATH = Path(probe.__file__)
 
 
+def probe_device(wanted: str, truth: Truth) -> str:
+    """The device kind to ask for: where a GPU's truth is wanted, a node without one must not answer with its CPU."""
+    if truth is Truth.CPU:
+        return "cpu"
+    return "accelerator" if wanted == "auto" else wanted
+
+
 def probe_spec(
     point: Point,
     *,

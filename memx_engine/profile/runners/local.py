@@ -13,7 +13,7 @@ from typing import Any
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.measurement import Measurement, Outcome, Point, Truth
 from memx_engine.profile.process import Finished, run
-from memx_engine.profile.protocol import PROBE_PATH, probe_spec, read_result
+from memx_engine.profile.protocol import PROBE_PATH, probe_device, probe_spec, read_result
 from memx_engine.profile.runner import LaneState, ProfileError, StateCallback, StopCheck
 
 START_UP_S = 60.0
@@ -54,6 +54,7 @@ class _LocalLane:
     environment: Mapping[str, str]
     memory_limit_bytes: int | None
     truth: Truth
+    device: str
     repetitions: int
 
     def measure(self, point: Point, *, timeout_s: float, should_stop: StopCheck) -> Measurement:
@@ -62,7 +63,7 @@ class _LocalLane:
             point,
             time_limit_s=timeout_s,
             repetitions=self.repetitions,
-            device="cpu" if truth is Truth.CPU else "auto",
+            device=probe_device(self.device, truth),
             threads=self.threads,
             memory_limit_bytes=self.memory_limit_bytes,
         )
@@ -135,5 +136,6 @@ class LocalRunner:
             environment=environment,
             memory_limit_bytes=limit,
             truth=truth,
+            device=self.device,
             repetitions=self.repetitions,
         )

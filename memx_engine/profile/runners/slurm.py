@@ -19,7 +19,7 @@ from memx_engine.errors import CancelledError
 from memx_engine.inputs.cluster import Cluster, GpuType
 from memx_engine.measurement import Measurement, Outcome, Point, Truth
 from memx_engine.profile.process import Finished, run
-from memx_engine.profile.protocol import PROBE_PATH, probe_spec
+from memx_engine.profile.protocol import PROBE_PATH, probe_device, probe_spec
 from memx_engine.profile.runner import LaneLostError, LaneState, ProfileError, StateCallback, StopCheck
 from memx_engine.profile.runners.local import START_UP_S, judge, probe_arguments
 
@@ -121,7 +121,7 @@ class _SlurmLane:
             point,
             time_limit_s=timeout_s,
             repetitions=self.options.repetitions,
-            device=self.options.device,
+            device=probe_device(self.options.device, truth),
             threads=1,
         )
         arguments = [
