@@ -12,9 +12,8 @@ from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Framework
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import Plan, Recompute, Skeleton, Stage
-from memx_engine.search.bounds import as_1f1b, only_option
-from memx_engine.search.dynamic import Solution, solve
 from memx_engine.search.objective import Objective
+from memx_engine.search.solver import Limits, solve
 
 
 @dataclass(frozen=True)
@@ -47,49 +46,23 @@ def assign(
     should_stop: Callable[[], bool] | None = None,
 ) -> Assigned | None:
     """The best split and recompute of ``skeleton``, whose table is ``table``; None where nothing fits."""
-    unit = table.virtual_stages
-    table = as_1f1b(table)
-    found = solve_table(table, framework, objective, incumbent_phi=incumbent_phi, should_stop=should_stop)
-    if found is None:
+    limits = Limits(same_recompute=framework is Framework.MEGATRON)
+    solution = solve(table, objective, incumbent_phi=incumbent_phi, limits=limits, should_stop=should_stop)
+    if solution is None:
         return None
-    solution, options = found
-    at = (np.arange(table.stages), np.asarray(solution.layers), np.asarray(options))
-    used = table.memory_bytes[at] / table.capacity_bytes
-    plan = build_plan(
-        cluster, model, skeleton, [n * unit for n in solution.layers], [table.options[r] for r in options]
-    )
+    used = table.memory_bytes[np.arange(table.stages), solution.layers, solution.options] / table.capacity_bytes
+    plan = build_plan(cluster, model, skeleton, solution.layers, [table.options[r] for r in solution.options])
     return Assigned(
         plan,
         solution.time_s,
         solution.peak_bytes,
-        solution.variance_bytes2,
+        solution.variance,
         solution.phi,
         solution.lower_bound_phi,
         solution.optimal,
         float(used.max()),
         skeleton.placements[int(used.argmax())].gpu_type,
     )
-
-
-def solve_table(
-    table: StageTable,
-    framework: Framework,
-    objective: Objective,
-    *,
-    incumbent_phi: float = float("inf"),
-    should_stop: Callable[[], bool] | None = None,
-) -> tuple[Solution, tuple[int, ...]] | None:
-    """The best split of a 1F1B table and the strategy of each stage (indices into ``table.options``), or None."""
-    if framework is not Framework.MEGATRON:
-        solution = solve(table, objective, incumbent_phi=incumbent_phi, should_stop=should_stop)
-        return None if solution is None else (solution, solution.options)
-    best: tuple[Solution, tuple[int, ...]] | None = None
-    for option in range(len(table.options)):
-        limit = min(incumbent_phi, best[0].phi) if best else incumbent_phi
-        found = solve(only_option(table, option), objective, incumbent_phi=limit, should_stop=should_stop)
-        if found is not None and (best is None or found.phi < best[0].phi):
-            best = found, (option,) * table.stages
-    return best
 
 
 def build_plan(

@@ -75,20 +75,8 @@ def as_1f1b(table: StageTable) -> StageTable:
     )
 
 
-def only_option(table: StageTable, option: int) -> StageTable:
-    """The table with one recompute strategy left."""
-    pick = slice(option, option + 1)
-    return replace(
-        table,
-        forward_s=table.forward_s[:, :, pick],
-        backward_s=table.backward_s[:, :, pick],
-        memory_bytes=table.memory_bytes[:, :, pick],
-        options=table.options[pick],
-    )
-
-
 def fixed_split(table: StageTable, layers: Sequence[int]) -> StageTable:
-    """A 1F1B table in which stage i has exactly ``layers[i]`` layers, called one: only the recompute is left open."""
+    """A table in which stage i has exactly ``layers[i]`` layers, called one: only the recompute is left open."""
     stages, at = table.stages, (np.arange(table.stages), np.asarray(layers))
 
     def only(values: Array) -> Array:

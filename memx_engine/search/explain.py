@@ -10,17 +10,18 @@ import numpy as np
 from memx_engine.cost.table import Estimator, StageTable
 from memx_engine.errors import InputError
 from memx_engine.inputs.cluster import Cluster
-from memx_engine.inputs.job import Job
+from memx_engine.inputs.job import Framework, Job
 from memx_engine.inputs.model import TransformerSpec
-from memx_engine.plan import Estimate, Plan, Skeleton, Stage, Verdict
-from memx_engine.search.assign import build_plan, solve_table
-from memx_engine.search.bounds import PlanFigures, as_1f1b, compute_bounds, fixed_split
+from memx_engine.plan import FULL, NONE, Estimate, Plan, Recompute, Skeleton, Stage, Verdict
+from memx_engine.search.assign import build_plan
+from memx_engine.search.bounds import PlanFigures, compute_bounds, fixed_split
 from memx_engine.search.diagnose import first_principles
 from memx_engine.search.objective import Objective, References, Weights, choose_weights, compute_references
 from memx_engine.search.remedies import plan_remedy
 from memx_engine.search.result import RankedPlan, SearchResult
 from memx_engine.search.rules import PlanRequest, Reason, broken_rules, spread, stage_layers
 from memx_engine.search.schedule import heterogeneity_index
+from memx_engine.search.solver import Limits, solve
 from memx_engine.search.space import Layout, enumerate_space, idle_gpus, make_skeleton
 from memx_engine.units import GIB
 
@@ -189,33 +190,33 @@ def _choose(
     scale: Objective,
     chunks: tuple[tuple[int, ...], ...] | None,
 ) -> Plan:
-    """Layers and recompute within what the request fixes."""
-    unit, table = table.virtual_stages, as_1f1b(table)
-    options = table.options
-    if request.recompute is not None:
-        memory = table.memory_bytes.copy()
-        for i, wanted in enumerate(spread(request.recompute, skeleton.pp)):
-            memory[i][:, [option != wanted for option in options]] = np.inf
-        table = replace(table, memory_bytes=memory)
-    split: list[int] | None = None
+    """Layers and recompute within what the request fixes; where nothing fits, the plan of least peak."""
+    named = None if request.recompute is None else spread(request.recompute, skeleton.pp)
     if chunks is not None:
         # Unequal chunks are looked up as equal ones of the same sum, rounded up.
-        split = [-(-sum(stage) // unit) for stage in chunks]
-        table = fixed_split(table, split)
-    # Where nothing fits, the best of the plans that leave out the limit, then the lightest recompute on its split.
-    found = solve_table(table, job.framework, scale)
-    if found is None:
-        found = solve_table(
-            replace(table, capacity_bytes=np.full(skeleton.pp, np.finfo(float).max)), job.framework, _LIGHTEST
-        )
+        unit = table.virtual_stages
+        table = fixed_split(table, [-(-sum(stage) // unit) * unit for stage in chunks])
+    limits = Limits(
+        recompute=None if named is None else tuple(_stand_in(option, table.options) for option in named),
+        same_recompute=job.framework is Framework.MEGATRON,
+    )
+    boundless = replace(table, capacity_bytes=np.full(skeleton.pp, np.inf))
+    found = solve(table, scale, limits=limits) or solve(boundless, _LIGHTEST, limits=limits)
     if found is None:
         raise InputError(
-            "no recompute strategy that the planner knows exists in every stage of this plan",
-            hint="name the recompute of each stage",
+            "no recompute strategy of the planner exists in every stage of this plan",
+            where=f"TP {skeleton.tp}, PP {skeleton.pp}, DP {skeleton.dp}",
+            hint="name layers and recompute of each stage",
         )
-    solution, picks = found
-    layers = split if split is not None else list(solution.layers)
-    return build_plan(cluster, model, skeleton, [n * unit for n in layers], [options[r] for r in picks])
+    layers = found.layers if chunks is None else [sum(stage) for stage in chunks]
+    return build_plan(cluster, model, skeleton, layers, named or [table.options[r] for r in found.options])
+
+
+def _stand_in(option: Recompute, options: tuple[Recompute, ...]) -> int:
+    """Index of ``option``, or of what stands in for it in choosing the split where the table leaves it out."""
+    if option in options:
+        return options.index(option)
+    return options.index(FULL if option.kind == "uniform" and FULL in options else NONE)
 
 
 def _judge(

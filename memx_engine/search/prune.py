@@ -21,10 +21,14 @@ def corner_phi(bounds: Bounds, objective: Objective) -> float:
 
 @dataclass
 class Incumbents:
-    """The plans found so far, as far as the time rule needs them."""
+    """The plans found so far, as far as the time rule needs them.
+
+    ``keep`` is N. ``ceiling_phi``: at least N skeletons are known to hold a plan of this Phi or better.
+    """
 
     keep: int
     rule: str = "corner"
+    ceiling_phi: float = float("inf")
     front: Front = field(default_factory=Front)
     _phis: list[float] = field(default_factory=list)
     _times: list[float] = field(default_factory=list)
@@ -37,8 +41,8 @@ class Incumbents:
 
     @property
     def phi_limit(self) -> float:
-        """The N-th best Phi: a skeleton may be closed only above it."""
-        return self._phis[-1] if len(self._phis) == self.keep else float("inf")
+        """At least the N-th best Phi: a skeleton may be closed only above it."""
+        return min(self.ceiling_phi, self._phis[-1]) if len(self._phis) == self.keep else self.ceiling_phi
 
     def closes(self, bounds: Bounds, phi: float) -> bool:
         """Whether the time rule removes a skeleton with these bounds and this corner Phi."""

@@ -16,45 +16,49 @@ from memx_engine.search.result import PlanTable, RankedPlan
 
 @dataclass(frozen=True)
 class Ranking:
-    """``plans``: the rescored head of the table. ``pareto``: the front by time. Ties: see :func:`rank`."""
+    """``plans``: the rescored head of the table. ``pareto``: the front by time, the time-optimal plan included."""
 
     table: PlanTable
     plans: tuple[RankedPlan, ...]
     pareto: tuple[RankedPlan, ...]
+    time_optimal: RankedPlan
 
 
 def rank(
-    found: list[Assigned],
-    objective: Objective,
-    estimator: Estimator,
-    rescored: int,
+    found: list[Assigned], fast: list[Assigned], objective: Objective, estimator: Estimator, rescored: int
 ) -> Ranking:
     """Order plans by Phi, the best ``rescored`` of them by event time.
 
-    Plans of equal Phi are ordered by time, peak, variance, then by the order in which their skeletons are enumerated.
-    Members of the front carry event times too. Event times replace additive ones until the head and the front are all
-    by events, because interleaved estimates may rise.
+    Plans of equal Phi are ordered by time, peak, variance, then by the order in which they were found. Members of the
+    front carry event times too. Event times replace additive ones until the head and the front are all by events,
+    because interleaved estimates may rise.
+
+    Args:
+        found: One plan per skeleton. fast: Candidates for the fastest plan; one that is not in ``found`` stands beside
+            the table.
     """
-    count = len(found)
-    time_s = np.array([a.time_s for a in found])
-    peak = np.array([a.peak_bytes for a in found])
-    variance = np.array([a.variance_bytes2 for a in found])
+    pool, count = list(found), len(found)
+    timed = [(estimator.estimate(a.plan), a) for a in fast]
+    if timed:
+        fastest = min(timed, key=lambda item: item[0].iteration_time_s)[1]
+        pool += [] if any(fastest.plan == a.plan for a in found) else [fastest]
+    time_s = np.array([a.time_s for a in pool])
+    peak = np.array([a.peak_bytes for a in pool])
+    variance = np.array([a.variance_bytes2 for a in pool])
     estimates: dict[int, Estimate] = {}
-    while True:
-        phi = objective.phi_array(time_s, peak, variance)
-        order = np.lexsort((np.arange(count), variance, peak, time_s, phi))
-        front = pareto_mask(time_s, peak, variance)
-        wanted = [int(i) for i in (*order[:rescored], *np.flatnonzero(front)) if int(i) not in estimates]
-        if not wanted:
-            break
+    wanted = list(range(count, len(pool))) or [0]
+    while wanted:
         for i in wanted:
-            estimates[i] = estimator.estimate(found[i].plan)
+            estimates[i] = estimator.estimate(pool[i].plan)
             time_s[i] = estimates[i].iteration_time_s
             peak[i] = estimates[i].peak_bytes
             variance[i] = estimates[i].memory_variance_bytes2
+        phi = objective.phi_array(time_s, peak, variance)
+        order = np.lexsort((np.arange(count), variance[:count], peak[:count], time_s[:count], phi[:count]))
+        front = pareto_mask(time_s, peak, variance)
+        wanted = [int(i) for i in (*order[:rescored], *np.flatnonzero(front)) if int(i) not in estimates]
 
-    place = {int(i): row + 1 for row, i in enumerate(order)}
-    by_events = np.zeros(count, dtype=np.bool_)
+    by_events = np.zeros(len(pool), dtype=np.bool_)
     by_events[list(estimates)] = True
     table = PlanTable(
         plans=tuple(found[int(i)].plan for i in order),
@@ -67,10 +71,17 @@ def rank(
         by_events=by_events[order],
         pareto=front[order],
     )
+    place = {int(i): row + 1 for row, i in enumerate(order)}
+    # A plan beside the table takes the rank that its Phi would have there.
+    place.setdefault(len(pool) - 1, 1 + int((table.phi < phi[-1]).sum()))
 
     def ranked(i: int) -> RankedPlan:
-        return RankedPlan(place[i], found[i].plan, estimates[i], float(phi[i]), bool(front[i]))
+        return RankedPlan(place[i], pool[i].plan, estimates[i], float(phi[i]), bool(front[i]))
 
     on_front = sorted((int(i) for i in np.flatnonzero(front)), key=lambda i: (time_s[i], place[i]))
-    head = tuple(ranked(int(i)) for i in order[:rescored])
-    return Ranking(table, head, tuple(ranked(i) for i in on_front))
+    return Ranking(
+        table,
+        tuple(ranked(int(i)) for i in order[:rescored]),
+        tuple(ranked(i) for i in on_front),
+        ranked(min(estimates, key=lambda i: (time_s[i], phi[i], place[i]))),
+    )

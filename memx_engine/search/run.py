@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from memx_engine.cost.table import Estimator
+from memx_engine.cost.table import Estimator, StageTable
 from memx_engine.errors import CancelledError, InputError
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Framework, Job
@@ -24,6 +24,8 @@ from memx_engine.search.schedule import ScheduleAdvice, heterogeneity_index
 from memx_engine.search.space import Space, enumerate_space, idle_gpus
 
 _REPORT_EVERY_S = 0.05
+_KEPT_TABLE_BYTES = 128 << 20
+_INTERLEAVED_TRIED = 16
 
 Progress = Callable[[SearchProgress], None]
 Stop = Callable[[], bool]
@@ -89,6 +91,25 @@ def search(
     return _Search(cluster, model, job, options or SearchOptions(), estimator, on_progress, should_stop).run()
 
 
+class _Tables:
+    """Stage tables, the first of them kept from the bounds to the solver as far as memory goes."""
+
+    def __init__(self, estimator: Estimator) -> None:
+        self._estimator = estimator
+        self._kept: dict[Skeleton, StageTable] = {}
+        self._bytes = 0
+
+    def get(self, skeleton: Skeleton, *, keep: bool = False) -> StageTable:
+        table = self._kept.get(skeleton)
+        if table is None:
+            table = self._estimator.stage_table(skeleton)
+            size = 3 * table.memory_bytes.nbytes
+            if keep and self._bytes + size <= _KEPT_TABLE_BYTES:
+                self._kept[skeleton] = table
+                self._bytes += size
+        return table
+
+
 class _Search:
     """State of one search."""
 
@@ -115,6 +136,7 @@ class _Search:
         self.bounded: list[tuple[Skeleton, Bounds]] = []
         self.nearest: tuple[Skeleton, Bounds] | None = None
         self.found: list[Assigned] = []
+        self.tables = _Tables(estimator)
         self.unsolved_phi = float("inf")
 
     def run(self) -> SearchResult:
@@ -127,7 +149,7 @@ class _Search:
                 raise CancelledError("the search was stopped before any plan was found")
             raise no_feasible_plan(space, self.nearest, should_stop=self._stops)
         objective = self._objective()
-        incumbents = Incumbents(self.options.top, self.options.time_rule)
+        incumbents = Incumbents(self.options.top, self.options.time_rule, self._ceiling(objective))
         self._solve(objective, incumbents)
         if not self.found:
             if self.cancelled or self.timed_out:
@@ -135,15 +157,15 @@ class _Search:
             raise no_feasible_plan(space, self.nearest, should_stop=self._stops)
         fastest = self._fastest(objective)
         self._report("ranking", 0, 1, incumbents, force=True)
-        ranking = rank(self.found, objective, self.estimator, self.options.rescored)
-        return self._result(space, len(skeletons), objective, incumbents, ranking, fastest)
+        ranking = rank(self.found, fastest, objective, self.estimator, self.options.rescored)
+        return self._result(space, len(skeletons), objective, incumbents, ranking)
 
     def _bound(self, skeletons: list[Skeleton]) -> None:
         """Rule 2, and what the references, the weights and the time rule need."""
         for done, skeleton in enumerate(skeletons):
             if self._stops() and (self.cancelled or self.bounded):
                 return
-            table = self.estimator.stage_table(skeleton)
+            table = self.tables.get(skeleton, keep=True)
             bounds = compute_bounds(table, one_recompute=self.one_recompute)
             self.plans_covered += count_plans(table, one_recompute=self.one_recompute)
             if self.nearest is None or bounds.excess_bytes < self.nearest[1].excess_bytes:
@@ -166,6 +188,13 @@ class _Search:
         )
         return Objective(self.options.weights or self._auto_weights(), references)
 
+    def _ceiling(self, objective: Objective) -> float:
+        """The N-th best Phi of the skeletons' even splits: a limit to start with."""
+        evens = [b.even for _, b in self.bounded if b.even is not None]
+        phis = sorted(objective.phi(f.time_s, f.peak_bytes, f.variance_bytes2) for f in evens)
+        # A hair above, so that a skeleton whose even split is its best is still solved.
+        return phis[self.options.top - 1] * (1.0 + 1e-9) if len(phis) >= self.options.top else float("inf")
+
     def _auto_weights(self) -> Weights:
         margin = 1.0 - min(bounds.utilization for _, bounds in self.bounded)
         return choose_weights(margin, heterogeneity_index(self.cluster, self.job))
@@ -174,6 +203,7 @@ class _Search:
         """Rule 3 and the inner solver, the most promising corner first; ties in the order of enumeration."""
         corners = [corner_phi(bounds, objective) for _, bounds in self.bounded]
         order = sorted(range(len(corners)), key=lambda i: (corners[i], i))
+        best_certified = float("inf")
         for done, i in enumerate(order):
             if self._stops() and self._may_end():
                 self.unsolved_phi = min(self.unsolved_phi, corners[i])
@@ -184,9 +214,15 @@ class _Search:
                 if self.options.time_rule == "paper":
                     self.unsolved_phi = min(self.unsolved_phi, corners[i])
                 continue
-            best = self._assign(skeleton, objective, incumbents.phi_limit)
+            limit = incumbents.phi_limit
+            if skeleton.virtual_stages == 1:
+                # The certificate speaks of 1F1B alone, so the best of these is never closed either.
+                limit = max(limit, best_certified)
+            best = self._assign(skeleton, objective, limit)
             if best is not None:
                 self.found.append(best)
+                if skeleton.virtual_stages == 1:
+                    best_certified = min(best_certified, best.phi)
                 incumbents.add(PlanFigures(best.time_s, best.peak_bytes, best.variance_bytes2), best.phi)
             elif not self._may_end():
                 self.counts = replace(self.counts, memory=self.counts.memory + 1)
@@ -198,24 +234,34 @@ class _Search:
             self.model,
             self.job.framework,
             skeleton,
-            self.estimator.stage_table(skeleton),
+            self.tables.get(skeleton),
             objective,
             incumbent_phi=incumbent_phi,
             should_stop=lambda: self._stops() and self._may_end(),
         )
 
-    def _fastest(self, objective: Objective) -> Assigned:
-        """The plan of least time, additive, over every skeleton that can hold one."""
+    def _fastest(self, objective: Objective) -> list[Assigned]:
+        """Candidates for the fastest plan: the least additive time, and interleaved estimates below it.
+
+        Estimates of interleaved plans may be too low, so events decide among the candidates.
+        """
         by_time = Objective(Weights("time", 1.0, 0.0, 0.0), objective.references)
-        best = min(self.found, key=lambda a: (a.time_s, a.peak_bytes, a.variance_bytes2))
+        plain = [a for a in self.found if a.plan.skeleton.virtual_stages == 1]
+        best = min(plain, key=lambda a: (a.time_s, a.peak_bytes), default=None)
+        others: list[Assigned] = []
         for skeleton, bounds in sorted(self.bounded, key=lambda pair: pair[1].time_s):
-            if bounds.time_s >= best.time_s or self._stops():
+            if (best is not None and bounds.time_s >= best.time_s) or self._stops():
                 break
-            limit = by_time.phi(best.time_s, best.peak_bytes, best.variance_bytes2)
+            limit = by_time.phi(best.time_s, best.peak_bytes, best.variance_bytes2) if best else float("inf")
             other = self._assign(skeleton, by_time, limit)
-            if other is not None and other.time_s < best.time_s:
+            if other is None or (best is not None and other.time_s >= best.time_s):
+                continue
+            if skeleton.virtual_stages > 1:
+                others.append(other)
+            else:
                 best = other
-        return best
+        others.sort(key=lambda a: a.time_s)
+        return ([best] if best else []) + others[:_INTERLEAVED_TRIED]
 
     def _result(
         self,
@@ -224,15 +270,8 @@ class _Search:
         objective: Objective,
         incumbents: Incumbents,
         ranking: Ranking,
-        fastest: Assigned,
     ) -> SearchResult:
         answer = ranking.plans[0]
-        estimate = self.estimator.estimate(fastest.plan)
-        phi = objective.phi(estimate.iteration_time_s, estimate.peak_bytes, estimate.memory_variance_bytes2)
-        time_optimal = min(
-            (RankedPlan(0, fastest.plan, estimate, phi, False), *ranking.plans, *ranking.pareto),
-            key=lambda r: (r.estimate.iteration_time_s, r.phi, r.rank),
-        )
         self._report("done", 1, 1, incumbents, force=True)
         return SearchResult(
             cluster=self.cluster,
@@ -254,7 +293,7 @@ class _Search:
             table=ranking.table,
             plans=ranking.plans,
             pareto=ranking.pareto,
-            time_optimal=time_optimal,
+            time_optimal=ranking.time_optimal,
             estimator=self.estimator,
             cancelled=self.cancelled,
         )

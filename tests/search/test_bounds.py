@@ -1,4 +1,4 @@
-"""The programme over (stage, layers) against brute force."""
+"""Bounds and counts of a skeleton against every plan of it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pytest
 from memx_engine.cost.table import StageTable
 from memx_engine.search.bounds import compute_bounds, figures
 from memx_engine.search.counting import count_plans
-from memx_engine.search.dynamic import solve
-from memx_engine.search.objective import Objective, Weights, compute_references
 from tests.search.fakes import random_table
 
 
@@ -32,40 +30,6 @@ def fitting_plans(table: StageTable):
         held = [table.memory_bytes[i, n, r] for i, (n, r) in enumerate(zip(layers, options, strict=True))]
         if all(m <= c for m, c in zip(held, table.capacity_bytes, strict=True)):
             yield layers, options
-
-
-def random_objective(rng: np.random.Generator, table: StageTable) -> Objective:
-    found = [figures(table, *plan) for plan in fitting_plans(table)]
-    if not found:
-        return Objective(Weights("test", 0.4, 0.2, 0.4), compute_references([1.0], [1.0], [1.0]))
-    references = compute_references(
-        [f.time_s for f in found], [f.peak_bytes for f in found], [f.variance_bytes2 for f in found]
-    )
-    time, peak, variance = rng.dirichlet([1.0, 1.0, 1.0])
-    return Objective(Weights("test", time, peak, 1.0 - time - peak), references)
-
-
-@pytest.mark.parametrize("seed", range(200))
-def test_equals_brute_force(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    table = random_table(rng, int(rng.integers(1, 5)), int(rng.integers(4, 9)), int(rng.integers(1, 4)))
-    objective = random_objective(rng, table)
-    best = min(
-        (
-            objective.phi(f.time_s, f.peak_bytes, f.variance_bytes2)
-            for f in (figures(table, *plan) for plan in fitting_plans(table))
-        ),
-        default=None,
-    )
-    solution = solve(table, objective, width=10_000)
-    if best is None:
-        assert solution is None
-        return
-    assert solution is not None and solution.optimal
-    assert solution.phi == pytest.approx(best, rel=1e-9)
-    assert sum(solution.layers) == table.layers and all(n >= 1 for n in solution.layers)
-    found = figures(table, solution.layers, solution.options)
-    assert (solution.time_s, solution.peak_bytes) == (found.time_s, found.peak_bytes)
 
 
 @pytest.mark.parametrize("seed", range(60))
