@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 from memx_engine import MemoryBreakdown, RankedPlan, SearchResult
@@ -18,6 +19,8 @@ from memx_tui.text.plan_view import (
     schedule_word,
 )
 from memx_tui.text.style import Style
+
+_SHORT = 24
 
 
 def search_text(
@@ -143,7 +146,7 @@ def why(result: SearchResult, chosen: RankedPlan, style: Style) -> list[str]:
     worst = estimate.worst_gpu
     free = worst.capacity_bytes - worst.peak_bytes
     points.append(
-        f"memory binds on {worst.gpu_type} (rank {worst.rank}, {worst.node}, stage {worst.stage}): "
+        f"fullest GPU: {worst.gpu_type} (rank {worst.rank}, {worst.node}, stage {worst.stage}): "
         f"{numbers.size(worst.peak_bytes)} of {numbers.size(worst.capacity_bytes)} GiB, {numbers.size(free)} GiB free; "
         f"the largest part is {largest_part(worst.breakdown)}"
     )
@@ -198,10 +201,11 @@ def certificate_words(result: SearchResult) -> str:
 
 
 def assumed_block(assumed: Sequence[str], style: Style) -> list[str]:
-    """Every assumption the numbers rest on, one line each."""
+    """Every assumption the numbers rest on; short ones share a line."""
     lines = [style.section("Assumed, because nothing else was said")]
     if not assumed:
         return [*lines, " nothing"]
-    for sentence in assumed:
-        lines.extend(style.wrap(sentence, "   ", first=" - "))
+    for short, group in groupby(assumed, key=lambda sentence: len(sentence) <= _SHORT):
+        for sentence in ["; ".join(group)] if short else group:
+            lines.extend(style.wrap(sentence, "   ", first=" - "))
     return lines
