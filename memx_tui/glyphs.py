@@ -30,7 +30,7 @@ class Glyphs:
     cursor: str = "▶"
     worst: str = "◀"
     selected: str = "◉"
-    recompute: tuple[str, ...] = ("·", "+", "×", "○", "◇")
+    recompute: tuple[str, ...] = ("•", "+", "×", "○", "◇")
     horizontal: str = "─"
     vertical: str = "│"
     corner: str = "┐"

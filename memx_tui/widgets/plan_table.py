@@ -76,21 +76,40 @@ BAR_MIN = 12
 """Cells that must be left over before a bar of the worst GPU is drawn behind the columns."""
 
 
+@dataclass(frozen=True)
+class Widths:
+    """Cells that the data at hand need where they vary: rank, pipeline stages, name of the worst GPU."""
+
+    rank: int = 3
+    pp: int = 2
+    worst_type: int = 9
+
+    @classmethod
+    def of(cls, columns: PlanColumns | None) -> Widths:
+        if columns is None or not len(columns):
+            return cls()
+        name = max(cell_len(name) for name in set(columns.worst_type))
+        stages = set(zip(columns.pp.tolist(), columns.vpp.tolist(), strict=True))
+        pp = max(len(f"{pp}v{vpp}" if vpp > 1 else str(pp)) for pp, vpp in stages)
+        return cls(max(3, len(str(len(columns)))), max(2, pp), min(max(name, 9), 18))
+
+
 @lru_cache(256)
-def layout(width: int, type_width: int) -> tuple[tuple[Column, int], ...]:
-    """Columns with their widths that fit in ``width`` cells; the worst GPU's name takes ``type_width`` if it can."""
+def layout(width: int, widths: Widths) -> tuple[tuple[Column, int], ...]:
+    """Columns with their cells that fit in ``width``; the worst GPU's name is cut before a column goes."""
+    given = {"#": widths.rank, "pp": widths.pp}
     chosen = list(COLUMNS)
 
-    def total(type_cells: int) -> int:
-        return sum((type_cells if c.title == "worst GPU" else c.width) + 1 for c in chosen) + 2
+    def total(name_cells: int) -> int:
+        return 2 + sum(1 + (name_cells if c.title == "worst GPU" else given.get(c.title, c.width)) for c in chosen)
 
-    smallest = min(type_width, 9)
+    smallest = min(widths.worst_type, 9)
     for keep in range(8, 0, -1):
         if total(smallest) <= width:
             break
         chosen = [c for c in chosen if c.keep != keep]
-    room = max(smallest, min(type_width, smallest + width - total(smallest)))
-    return tuple((c, room if c.title == "worst GPU" else c.width) for c in chosen)
+    room = max(smallest, min(widths.worst_type, smallest + width - total(smallest)))
+    return tuple((c, room if c.title == "worst GPU" else given.get(c.title, c.width)) for c in chosen)
 
 
 class PlanTable(ScrollView, can_focus=True):
@@ -173,7 +192,7 @@ class PlanTable(ScrollView, can_focus=True):
         self.marks: Mapping[int, str] = {}
         self.sort_key, self.descending = "rank", False
         self.empty_text: tuple[str, ...] = ()
-        self._type_width = 9
+        self._widths = Widths()
         self._hover = -1
 
     # Data
@@ -190,9 +209,7 @@ class PlanTable(ScrollView, can_focus=True):
         """Show ``columns`` at rows ``order``; the cursor stays on row ``selected`` when that is still there."""
         if columns is not self.columns:
             self.columns = columns
-            names = set(columns.worst_type) if columns is not None else set()
-            self._type_width = max((cell_len(name) for name in names), default=9)
-            self._type_width = min(max(self._type_width, 9), 18)
+            self._widths = Widths.of(columns)
         self.order = order
         self.sort_key, self.descending = sort_key, descending
         found = np.flatnonzero(order == selected) if selected is not None else np.zeros(0, dtype=np.int64)
@@ -293,7 +310,7 @@ class PlanTable(ScrollView, can_focus=True):
 
     def _key_at(self, x: int) -> str:
         position = 2
-        for column, width in layout(self.size.width, self._type_width):
+        for column, width in layout(self.size.width, self._widths):
             if x < position + width + 1:
                 return column.key
             position += width + 1
@@ -320,7 +337,7 @@ class PlanTable(ScrollView, can_focus=True):
         segments = [Segment("  ", self._style("header"))]
         arrow = self.glyphs.descending if self.descending else self.glyphs.ascending
         arrow_shown = False
-        for column, cells in layout(width, self._type_width):
+        for column, cells in layout(width, self._widths):
             title = self.glyphs.phi if column.key == "phi" else column.title
             is_sorted = column.key == self.sort_key and bool(column.title)
             if is_sorted and not arrow_shown:
@@ -349,7 +366,7 @@ class PlanTable(ScrollView, can_focus=True):
         worst = float(columns.worst[row])
         segments = [Segment(f"{self.glyphs.cursor if on_cursor else ' '} ", base + ground)]
         used = 2
-        for column, cells in layout(width, self._type_width):
+        for column, cells in layout(width, self._widths):
             style = base
             if column.key == "mark":
                 text, style = self.marks.get(row, ""), self._style("mark")

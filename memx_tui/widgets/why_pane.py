@@ -46,7 +46,7 @@ def time_line(estimate: Estimate) -> str:
 def interval_words(estimate: Estimate) -> str:
     """The 95 % interval, or that there is none yet."""
     if estimate.interval_s is None:
-        return "no interval: nothing is calibrated yet"
+        return "no interval while uncalibrated"
     low, high = estimate.interval_s
     return f"95% interval {numbers.seconds(low)} .. {numbers.seconds(high)} s"
 
@@ -159,7 +159,7 @@ class WhyPane(VerticalScroll, can_focus=True):
 
     def _write(self) -> None:
         width = max(20, self.size.width - 2)
-        label_style = self.get_component_rich_style("why--label", partial=True)
+        label_style = self.get_component_rich_style("why--label")
         text = Text()
         label_width = 8
         for label, words in self._lines:

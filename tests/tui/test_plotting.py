@@ -98,8 +98,8 @@ def test_check_13_the_drawn_text_of_six_points() -> None:
     drawing = draw_pareto(SIX_X, SIX_Y, SIX_KINDS, 60, 14, selected=1, labels=[(3, "A")])
     assert "\n".join(line.rstrip() for line in drawing.lines) == (
         "  ┌────────────────────────────────────────────────────────┐\n"
-        "  │  ·─────────┐                                           │\n"
-        "90┤            ◉───────────┐   ·                           │\n"
+        "  │  •─────────┐                                           │\n"
+        "90┤            ◉───────────┐   •                           │\n"
         "  │                        │                               │\n"
         "80┤                        │                               │\n"
         "  │                        │                               │\n"
@@ -114,7 +114,7 @@ def test_check_13_the_drawn_text_of_six_points() -> None:
     )
     for line, glyph, role in (
         (2, "◉", "@"),
-        (2, "·", "0"),
+        (2, "•", "0"),
         (7, "×", "c"),
         (10, "A", "M"),
         (11, "◇", "e"),
