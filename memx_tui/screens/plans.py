@@ -139,8 +139,13 @@ class PlansScreen(ModeScreen):
             self.plot.show_selection(self.table.selected, self.session.marks)
         elif change in ("search", "cluster", "model", "job"):
             self._say_empty()
+        elif change == "view":
+            view = self.session.view
+            if (view.sort, view.descending) != (self.table.sort_key, self.table.descending):
+                self._refill(self.table.selected)
         elif change == "theme":
-            self._update_titles()
+            # The new colours are known once the stylesheet has been applied.
+            self.call_after_refresh(self.show_selection)
 
     def _refill(self, selected: int | None) -> None:
         """Filter and sort anew; the cursor stays on its plan when that is still listed."""
