@@ -67,10 +67,12 @@ if TYPE_CHECKING:
     from memx_engine.plan import Verdict as Verdict
     from memx_engine.profile.design import DesignSummary as DesignSummary
     from memx_engine.profile.design import ProfileDesign as ProfileDesign
+    from memx_engine.profile.design import design_document as design_document
     from memx_engine.profile.design import design_profile as design_profile
     from memx_engine.profile.impact import Impact as Impact
     from memx_engine.profile.impact import Trend as Trend
     from memx_engine.profile.loop import ProfileOptions as ProfileOptions
+    from memx_engine.profile.loop import refuse_without_resume as refuse_without_resume
     from memx_engine.profile.loop import run_profile as run_profile
     from memx_engine.profile.parameters import exhaustive_count as exhaustive_count
     from memx_engine.profile.parameters import sparse_count as sparse_count
@@ -162,9 +164,9 @@ _HOMES = {
         "StagePlacement",
         "Verdict",
     ),
-    "profile.design": ("DesignSummary", "ProfileDesign", "design_profile"),
+    "profile.design": ("DesignSummary", "ProfileDesign", "design_document", "design_profile"),
     "profile.impact": ("Impact", "Trend"),
-    "profile.loop": ("ProfileOptions", "run_profile"),
+    "profile.loop": ("ProfileOptions", "refuse_without_resume", "run_profile"),
     "profile.parameters": ("exhaustive_count", "sparse_count"),
     "profile.progress": ("EventKind", "ProfileEvent", "ProfileProgress", "TypeProgress", "TypeState"),
     "profile.result": ("ProfileResult", "TypeResult", "profile_document"),

@@ -24,6 +24,7 @@ EXIT_INTERRUPTED = 130
 
 VERBS = {
     "plan": "Search for the best plans of a cluster and a model.",
+    "profile": "Measure what the plans rest on, on one device of each type.",
     "explain": "Judge one plan: does it fit, what does it cost, why.",
     "compare": "Put two to four plan files side by side.",
     "show": "Show a plan file as the dashboard does.",
@@ -63,7 +64,9 @@ class VerbGroup(click.Group):
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):
-            formatter.write_text("0 done, 1 internal error, 2 bad input, 3 no feasible plan, 130 interrupted")
+            formatter.write_text(
+                "0 done, 1 internal error, 2 bad input, 3 no feasible plan, 4 profiling failed, 130 interrupted"
+            )
         with formatter.section("Start with"):
             formatter.write_text("memx-tui plan --cluster paper-20gpu --model llama2-7b -o plan.yaml")
 

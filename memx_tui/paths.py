@@ -5,7 +5,9 @@ Each follows the platform's convention; ``MEMX_HOME`` moves all of them under on
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +42,19 @@ class Paths:
     def log_file(self) -> Path:
         return self.state / "memx.log"
 
+    @property
+    def workspaces(self) -> Path:
+        """Measurements where no ``--workspace`` is given, one folder per cluster."""
+        return self.data / "workspaces"
+
+    def workspace(self, cluster_name: str) -> Path:
+        """The folder for the measurements of the cluster called so; equal names share it."""
+        plain = re.sub(r"[^A-Za-z0-9_-]+", "-", cluster_name).strip("-")[:48]
+        if plain != cluster_name:
+            # Names that only differ in what a folder cannot hold must not meet.
+            plain = f"{plain or 'cluster'}-{hashlib.sha256(cluster_name.encode()).hexdigest()[:8]}"
+        return self.workspaces / plain
+
     def as_dict(self) -> dict[str, Path]:
         """Every place by name, in the order in which people look for them."""
         return {
@@ -49,6 +64,7 @@ class Paths:
             "cache": self.cache,
             "session": self.session_file,
             "log": self.log_file,
+            "workspaces": self.workspaces,
             "shipped themes": shipped_themes(),
         }
 

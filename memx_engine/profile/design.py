@@ -10,15 +10,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from memx_engine.errors import InputError
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
-from memx_engine.measurement import Measurement, Point
+from memx_engine.measurement import Measurement, Outcome, Point
 from memx_engine.profile.costs import START_UP_S, PointCosts
 from memx_engine.profile.impact import THRESHOLD, Impact, Measured, judge
 from memx_engine.profile.parameters import Parameter, Setting, Value, exhaustive_count, parameters_of, point_of
+from memx_engine.profile.store import MeasurementStore
 
 MAX_POINTS = 300
 _ROOM_AT_DEFAULTS = 0.85
@@ -132,7 +134,7 @@ class TypeDesign:
                 crossed, cross = [*crossed, parameter], wider
                 notes[impact.parameter] = f"crossed at {len(parameter.levels)} points"
             else:
-                notes[impact.parameter] = f"not crossed: {len(wider)} points where {max(room, 0)} are left"
+                notes[impact.parameter] = f"not crossed: needs {len(wider)} points, {max(room, 0)} are left"
         return {p.name for p in crossed}, notes, cross
 
     def _grid(self, crossed: Sequence[Parameter]) -> list[Point]:
@@ -159,6 +161,11 @@ class TypeDesign:
     def expected(self) -> tuple[PlannedPoint, ...]:
         """All points as they are expected before anything is measured."""
         return (*self.opening(), *self.predicted_closing().points)
+
+    def stored(self, store: MeasurementStore, truth_name: str) -> int:
+        """How many of the expected points ``store`` already has from this ground, with a result that stands."""
+        found = store.latest(truth_name, [p.point.key for p in self.expected()])
+        return sum(m.outcome in (Outcome.OK, Outcome.OOM, Outcome.TIMEOUT) for m in found.values())
 
     def device_seconds(self, points: Iterable[PlannedPoint]) -> float:
         """About how long ``points`` take on the device, start-up of every process included."""
@@ -221,6 +228,33 @@ def _summary(design: TypeDesign) -> DesignSummary:
         design.exhaustive,
         tuple(i.parameter for i in closing.impacts if i.crossed),
     )
+
+
+def design_document(design: ProfileDesign, stored: Mapping[str, int]) -> dict[str, Any]:
+    """``profile --dry-run --json``. ``stored``: GPU type → points that are there already."""
+    rows = design.summary()
+    return {
+        "schema": "memx/profile-plan/v1",
+        "planned": sum(r.points for r in rows),
+        "cached": sum(stored.values()),
+        "skipped": sum(r.skipped for r in rows),
+        "exhaustive": sum(r.exhaustive for r in rows),
+        "seconds": round(max(r.device_s for r in rows), 1),
+        "excluded": dict(design.excluded),
+        "types": [
+            {
+                "gpu_type": r.gpu_type,
+                "planned": r.points,
+                "cached": stored.get(r.gpu_type, 0),
+                "by_purpose": dict(r.by_purpose),
+                "skipped": r.skipped,
+                "seconds": round(r.device_s, 1),
+                "exhaustive": r.exhaustive,
+                "crossed": list(r.crossed),
+            }
+            for r in rows
+        ],
+    }
 
 
 def design_profile(

@@ -187,7 +187,10 @@ def _refuse_nothing(result: ProfileResult) -> None:
     if len(failed) < len(result.types) and result.total("measured") + result.total("cached"):
         return
     if len(failed) == len(result.types):
-        message = "; ".join(f"{t.gpu_type}: {t.error}" for t in failed)
+        reasons: dict[str, list[str]] = {}
+        for t in failed:
+            reasons.setdefault(t.error, []).append(t.gpu_type)
+        message = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
         hints = dict.fromkeys(t.hint for t in failed if t.hint)
         raise ProfileError(f"no GPU type could be measured: {message}", hint="; ".join(hints))
     skipped, crashed = result.total("skipped"), result.total("failed")
