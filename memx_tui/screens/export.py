@@ -88,7 +88,9 @@ class ExportDialog(ModalScreen[Path | None]):
         with Vertical(classes="dialog export-dialog") as box:
             box.border_title = Content(self._title)  # Content is kept literal
             yield Static(classes="export-format", markup=False)
-            yield Input(value=self.format.default, placeholder="path of the file", classes="export-path")
+            yield Input(
+                value=self.format.default, placeholder="path of the file", select_on_focus=False, classes="export-path"
+            )
             yield Static(classes="export-status", markup=False)
             with VerticalScroll(classes="export-preview", can_focus=True) as preview:
                 preview.border_title = Content("preview")  # Content is kept literal

@@ -127,6 +127,11 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
         self.dismiss(None)
 
     @property
+    def shown_items(self) -> tuple[Item[V], ...]:
+        """The items that match what was typed."""
+        return tuple(self._shown)
+
+    @property
     def chosen(self) -> Item[V] | None:
         """The highlighted item."""
         index = self.query_one(OptionList).highlighted
