@@ -6,12 +6,15 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from memx_engine.cost.activations import Shape
 from memx_engine.cost.composition import Transfers, compose, stage_breakdowns, stage_chunks
 from memx_engine.cost.compute import assumed_bandwidth
+from memx_engine.cost.constants import cost_constants
+from memx_engine.cost.correction import UNCORRECTED, Correction, corrected
 from memx_engine.cost.memory import FRAGMENTATION
 from memx_engine.cost.network import COLLECTIVE_BASE_S, Network, PlacementNetwork, Rate
 from memx_engine.cost.parameters import gradient_bytes, vocabulary_matrix
@@ -36,7 +39,7 @@ from memx_engine.plan import (
 )
 
 VERSION = "first-principles/1"
-"""Part of the fingerprint: changes whenever a formula or a default changes."""
+"""Part of the fingerprint: changes whenever a formula changes; constants count by their values."""
 
 DEGENERATE_SAVING = 0.01
 """A strategy that saves less than this share of a layer's activations is not worth a column."""
@@ -77,12 +80,23 @@ class _Known:
 class FirstPrinciples:
     """First-principles estimator of one cluster, model and job (see ``docs/cost-model.md``).
 
+    Args:
+        corrections: By GPU type, factors that measurements gave; what planning on stored
+            measurements puts in.
+
     Raises InputError when asked about a device type that lacks the job's precision or whose peak is not known.
     """
 
     provenance = Provenance.UNCALIBRATED
 
-    def __init__(self, cluster: Cluster, model: TransformerSpec, job: Job) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        model: TransformerSpec,
+        job: Job,
+        corrections: Mapping[str, Correction] = MappingProxyType({}),
+    ) -> None:
+        self.corrections = corrections
         self.cluster = cluster
         self.model = model
         self.job = job
@@ -93,7 +107,10 @@ class FirstPrinciples:
         self.misses = 0
         document = asdict(job)
         document.pop("assumed")
-        text = json.dumps([VERSION, cluster.fingerprint, model.fingerprint, document], sort_keys=True)
+        moved = {name: asdict(c) for name, c in corrections.items() if c != UNCORRECTED}
+        constants = cost_constants() | {"scalars": _SCALARS_PER_ITERATION, "degenerate": DEGENERATE_SAVING}
+        parts = [VERSION, constants, cluster.fingerprint, model.fingerprint, document, moved]
+        text = json.dumps(parts, sort_keys=True)
         self._fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
@@ -108,8 +125,15 @@ class FirstPrinciples:
     @property
     def assumed(self) -> tuple[str, ...]:
         """What this model takes for granted, one sentence each."""
-        said = [
+        return (
             "nothing is measured: device efficiencies and context sizes are the catalogue's defaults",
+            *self.modelled,
+        )
+
+    @property
+    def modelled(self) -> tuple[str, ...]:
+        """What the model leaves out or simplifies, measured or not."""
+        said = [
             f"fragmentation takes {FRAGMENTATION:.0%} of everything but the context",
             f"gradients are reduced behind up to {DP_OVERLAP:.0%} of the last micro-batch's backward; "
             "weights are gathered in the open",
@@ -262,6 +286,7 @@ class FirstPrinciples:
                     last=ends[1],
                     untied=ends[2],
                 )
+                cost = corrected(cost, self.corrections.get(placement.gpu_type, UNCORRECTED))
                 known = self._known[key] = _Known(cost, stage_terms(cost, self.model.layers))
             else:
                 self.hits += 1

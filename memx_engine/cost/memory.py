@@ -33,6 +33,7 @@ class StageMemory:
     """Everything but the number of layers, their recompute and the micro-batches in flight.
 
     ``whole_bytes`` to ``input_bytes`` are per layer and micro-batch, ``per_flight_bytes`` per micro-batch in flight.
+    ``fragmentation`` is the share of everything but the context that is lost to it.
     """
 
     state: StateBytes
@@ -47,6 +48,7 @@ class StageMemory:
     transient_bytes: float
     buffers_bytes: float
     context_bytes: float
+    fragmentation: float = FRAGMENTATION
 
     def parameters(self, layers: int) -> float:
         """Parameters on one rank of a stage with ``layers`` layers."""
@@ -83,7 +85,7 @@ class StageMemory:
             logits=logits,
             buffers=self.buffers_bytes,
             context=self.context_bytes,
-            fragmentation=FRAGMENTATION * everything,
+            fragmentation=self.fragmentation * everything,
         )
 
 

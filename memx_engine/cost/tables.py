@@ -6,7 +6,6 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from memx_engine.cost.memory import FRAGMENTATION
 from memx_engine.cost.recompute import Counts, basis
 from memx_engine.cost.stage import StageCost
 from memx_engine.cost.table import Array
@@ -21,8 +20,8 @@ class StageTerms:
 
     Attributes:
         factors: (4 C,) per count of :class:`Counts`: forward seconds, backward seconds, kept bytes, working bytes.
-        constants: (8,) forward and backward of the ends, state bytes per layer, fixed bytes, bytes per micro-batch in
-            flight, logits, transient work space, context.
+        constants: (9,) forward and backward of the ends, state bytes per layer, fixed bytes, bytes per micro-batch in
+            flight, logits, transient work space, context, share lost to fragmentation.
         tails: (L+1,) exposed data-parallel communication and optimizer step.
     """
 
@@ -50,6 +49,7 @@ def stage_terms(cost: StageCost, layers: int) -> StageTerms:
         m.logits_bytes,
         m.transient_bytes,
         m.context_bytes,
+        m.fragmentation,
     )
     tails = [cost.tail(n).total_s for n in range(layers + 1)]
     return StageTerms(np.array([row.vector for row in rows]).ravel(), np.array(constants), np.array(tails))
@@ -71,7 +71,7 @@ def dense(
         (factors[:, part * _C : (part + 1) * _C] @ flat).reshape(shape) for part in range(4)
     )
     constants = np.stack([t.constants for t in terms])[:, :, None, None]
-    end_forward, end_backward, state, fixed, per_flight, logits, transient, context = constants.swapaxes(0, 1)
+    end_forward, end_backward, state, fixed, per_flight, logits, transient, context, lost = constants.swapaxes(0, 1)
     held = np.array(flights, dtype=np.float64)[:, None, None]
 
     forward *= v
@@ -83,7 +83,7 @@ def dense(
     memory *= held
     memory += working
     memory += state * np.arange(layers + 1)[:, None] + fixed + np.ceil(held / v) * per_flight
-    memory *= 1 + FRAGMENTATION
+    memory *= 1 + lost
     memory += context
     for table in (forward, backward, memory):
         table[:, illegal] = np.inf

@@ -1,0 +1,77 @@
+"""Factors by which measurements of one device type move what first principles say of its stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from memx_engine.cost.compute import EndTime, LayerTime
+from memx_engine.cost.memory import StageMemory
+from memx_engine.cost.stage import StageCost
+
+
+@dataclass(frozen=True)
+class Correction:
+    """One factor per metric, 1 where nothing is known.
+
+    Attributes:
+        time: Forward and backward, their tensor-parallel collectives included.
+        activations: Activations, logits, work space and buffers: all that the allocator holds beside the states.
+        fragmentation: Reserved over allocated memory (``1 + FRAGMENTATION``).
+        context: What the device holds outside the allocator.
+    """
+
+    time: float = 1.0
+    activations: float = 1.0
+    fragmentation: float = 1.0
+    context: float = 1.0
+
+
+UNCORRECTED = Correction()
+
+
+def corrected(cost: StageCost, correction: Correction) -> StageCost:
+    """``cost`` with its terms scaled; tables and plans made from it agree with each other as before."""
+    if correction == UNCORRECTED:
+        return cost
+    return replace(
+        cost,
+        layer=_layer(cost.layer, correction.time),
+        embedding=_end(cost.embedding, correction.time),
+        head=_end(cost.head, correction.time),
+        memory=_memory(cost.memory, correction),
+    )
+
+
+def _layer(layer: LayerTime, factor: float) -> LayerTime:
+    return LayerTime(
+        forward_s=layer.forward_s * factor,
+        backward_s=layer.backward_s * factor,
+        forward_comm_s=layer.forward_comm_s * factor,
+        backward_comm_s=layer.backward_comm_s * factor,
+        core_forward_s=layer.core_forward_s * factor,
+    )
+
+
+def _end(end: EndTime, factor: float) -> EndTime:
+    return EndTime(
+        forward_s=end.forward_s * factor,
+        backward_s=end.backward_s * factor,
+        forward_comm_s=end.forward_comm_s * factor,
+        backward_comm_s=end.backward_comm_s * factor,
+    )
+
+
+def _memory(memory: StageMemory, c: Correction) -> StageMemory:
+    return replace(
+        memory,
+        whole_bytes=memory.whole_bytes * c.activations,
+        core_bytes=memory.core_bytes * c.activations,
+        input_bytes=memory.input_bytes * c.activations,
+        per_flight_bytes=memory.per_flight_bytes * c.activations,
+        head_bytes=memory.head_bytes * c.activations,
+        logits_bytes=memory.logits_bytes * c.activations,
+        transient_bytes=memory.transient_bytes * c.activations,
+        buffers_bytes=memory.buffers_bytes * c.activations,
+        fragmentation=max((1 + memory.fragmentation) * c.fragmentation - 1, 0.0),
+        context_bytes=memory.context_bytes * c.context,
+    )
