@@ -127,14 +127,19 @@ class FirstPrinciples:
         """What this model takes for granted, one sentence each."""
         return (
             "nothing is measured: device efficiencies and context sizes are the catalogue's defaults",
+            self.fragmentation_assumed,
             *self.modelled,
         )
+
+    @property
+    def fragmentation_assumed(self) -> str:
+        """What is taken for fragmentation where it was not measured."""
+        return f"fragmentation takes {FRAGMENTATION:.0%} of everything but the context"
 
     @property
     def modelled(self) -> tuple[str, ...]:
         """What the model leaves out or simplifies, measured or not."""
         said = [
-            f"fragmentation takes {FRAGMENTATION:.0%} of everything but the context",
             f"gradients are reduced behind up to {DP_OVERLAP:.0%} of the last micro-batch's backward; "
             "weights are gathered in the open",
             "tensor-parallel collectives do not overlap with computing",

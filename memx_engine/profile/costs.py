@@ -39,7 +39,8 @@ class PointCosts:
         """Memory of the representative device."""
         return self.cluster.gpus[self.cluster.ranks_by_type[gpu_type][0]].capacity_bytes
 
-    def _cost(self, point: Point) -> StageCost:
+    def cost(self, point: Point) -> StageCost:
+        """The terms of the point's stage on its representative device; its TP group takes that node's first ranks."""
         key = (
             point.gpu_type, point.model.fingerprint, point.tp, point.micro_batch, point.seq_len, point.embedding,
             point.head, point.precision, point.attention, point.sequence_parallel,
@@ -61,7 +62,8 @@ class PointCosts:
             )
         return self._known[key]
 
-    def _counts(self, point: Point) -> Counts:
+    def counts_of(self, point: Point) -> Counts:
+        """The point's layers by what happens to them; InputError where its recompute does not exist there."""
         found = counts(point.layers, point.recompute)
         if found is None:
             raise InputError(f"{point.recompute} recomputes more than the {point.layers} layers of the point")
@@ -69,19 +71,19 @@ class PointCosts:
 
     def peak_bytes(self, point: Point) -> float:
         """The peak that is measured: weights, gradients, activations and work space, no optimizer state."""
-        memory = self._cost(point).memory
-        c = self._counts(point)
+        memory = self.cost(point).memory
+        c = self.counts_of(point)
         held = point.in_flight * (memory.chunk_bytes(c) + memory.per_flight_bytes) + memory.head_bytes
         return self._state_bytes(point) + held + max(memory.logits_bytes, memory.working_bytes(c))
 
     def lower_bound_bytes(self, point: Point) -> float:
         """What the point needs at the very least: its state, and most of the activations that must be held."""
-        memory = self._cost(point).memory
-        held = point.in_flight * memory.chunk_bytes(self._counts(point)) + memory.logits_bytes
+        memory = self.cost(point).memory
+        held = point.in_flight * memory.chunk_bytes(self.counts_of(point)) + memory.logits_bytes
         return self._state_bytes(point) + SURE_SHARE * held
 
     def _state_bytes(self, point: Point) -> float:
-        memory = self._cost(point).memory
+        memory = self.cost(point).memory
         return memory.parameters(point.layers) * (memory.state.weights + memory.state.gradients)
 
     def cannot_fit(self, point: Point) -> str:
@@ -93,9 +95,9 @@ class PointCosts:
 
     def seconds(self, point: Point) -> float:
         """Forward and backward of one micro-batch."""
-        return self._cost(point).time((self._counts(point),)).total_s
+        return self.cost(point).time((self.counts_of(point),)).total_s
 
     def work_s(self, point: Point, repetitions: int) -> float:
         """Device time of a measurement beyond its start-up."""
-        time = self._cost(point).time((self._counts(point),))
+        time = self.cost(point).time((self.counts_of(point),))
         return (point.in_flight - 1) * time.forward_s + (WARM_UP + repetitions) * time.total_s

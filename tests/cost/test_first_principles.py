@@ -266,3 +266,12 @@ def test_memory_in_use_is_taken_from_the_capacity() -> None:
     estimator = FirstPrinciples(used, SMALL, Job(64, 2048))
     assert estimator.stage_table(made).capacity_bytes.tolist() == [76 << 30]
     assert {gpu.capacity_bytes for gpu in estimator.estimate(plan(made, [12])).gpus} == {76 << 30}
+
+
+def test_the_fingerprint_changes_with_a_constant_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = FirstPrinciples(CLUSTER, SMALL, Job(64, 2048)).fingerprint
+    for name, value in (("compute.LAUNCH_S", 30e-6), ("memory.FRAGMENTATION", 0.1), ("stage.DP_OVERLAP", 0.4)):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"memx_engine.cost.{name}", value)
+            assert FirstPrinciples(CLUSTER, SMALL, Job(64, 2048)).fingerprint != base
+    assert FirstPrinciples(CLUSTER, SMALL, Job(64, 2048)).fingerprint == base
