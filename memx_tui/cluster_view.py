@@ -49,7 +49,7 @@ def link_words(link: Link) -> str:
 
 def type_words(gpu_type: GpuType) -> str:
     """``80.0 GiB, bf16 312 TFLOP/s``: memory and the peak of the best precision."""
-    memory = f"{gib(gpu_type.memory_bytes):.4g} GiB" if gpu_type.memory_bytes else "memory unknown"
+    memory = f"{gib(gpu_type.memory_bytes):.3g} GiB" if gpu_type.memory_bytes else "memory unknown"
     for precision in PRECISIONS:
         peak = gpu_type.peak_flops(precision)
         if peak is not None and gpu_type.supports(precision):
@@ -63,9 +63,11 @@ def group_words(group: GroupEntry) -> str:
 
 
 def entry_words(entry: NodeEntry) -> str:
-    """The GPUs of one entry, in the words of the tree."""
+    """The GPUs of one entry, in the words of the tree; a name with a range says by itself how many nodes it is."""
     inside = " + ".join(group_words(group) for group in entry.groups) or "no GPUs"
-    return f"{entry.replicas} nodes of {inside}" if entry.replicas > 1 else inside
+    if entry.replicas > 1 and "[" not in entry.name:
+        return f"{entry.replicas} x {inside}" if len(entry.groups) == 1 else f"{entry.replicas} x ({inside})"
+    return inside
 
 
 def first_node(cluster: Cluster | None, entries: Sequence[NodeEntry], index: int) -> Node | None:
@@ -116,10 +118,16 @@ def path_of(draft: ClusterDraft, target: Target, key: str) -> Path | None:
     return (*entry.path, *key.split("."))
 
 
-def summary(draft: ClusterDraft, job_problem: MemxError | None, model: object = None) -> list[Row]:
+def summary(draft: ClusterDraft, job_problem: MemxError | None) -> list[Row]:
     """Problems first, then what the cluster amounts to, then what is assumed."""
     if draft.empty:
-        return [Row("", "Nothing is open.", "muted"), Row("", "o opens a sample or a file, n starts one.", "muted")]
+        return [
+            Row("", "Nothing is open yet."),
+            Row("o", "open a sample or a cluster file", "muted"),
+            Row("n", "start from an example", "muted"),
+            Row("m", "choose the model", "muted"),
+            Row("r", "search for plans", "muted"),
+        ]
     rows = [Row(f"line {p.line}" if p.line else "file", _problem_words(p), "error", p.line) for p in draft.problems]
     if draft.problems:
         return rows
@@ -165,7 +173,7 @@ def _cluster_fields(draft: ClusterDraft, cluster: Cluster | None) -> list[Field]
 def _group_fields(group: GroupEntry, node: Node | None, at: int) -> list[Field]:
     real = node.groups[at] if node is not None and at < len(node.groups) else None
     note = type_words(real.gpu_type) if real else ""
-    room = f"GiB of {gib(real.gpu_type.memory_bytes):.4g}" if real else "GiB"
+    room = f"GiB of {gib(real.gpu_type.memory_bytes):.3g}" if real else "GiB"
     return [
         Field("type", "GPU type", group.gpu_type, note),
         Field("count", "count", "?" if group.count is None else str(group.count), "GPUs in the node"),

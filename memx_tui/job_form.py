@@ -80,11 +80,7 @@ def training_fields(session: Session) -> tuple[list[Field], MemxError | None]:
         fields.append(Field(spec.key, spec.label, value, note, bad))
     weights = session.options.weights if session.options else None
     text = weights_text(weights)
-    note = (
-        "by how different the GPUs are"
-        if weights is None
-        else f"{weights.time:g} {weights.peak:g} {weights.variance:g}"
-    )
+    note = "from the cluster's GPUs" if weights is None else f"{weights.time:g} {weights.peak:g} {weights.variance:g}"
     fields.append(Field("weights", WEIGHTS.label, text, note))
     if session.cluster is None:
         fields.append(Field("search", "plans", "open a cluster first (o)", editable=False))
@@ -157,7 +153,7 @@ def set_weights(session: Session, text: str) -> None:
 
 def _model_field(model: TransformerSpec | None) -> Field:
     if model is None:
-        return Field("model", "model", "none", "m or enter: choose one, or a config.json")
+        return Field("model", "model", "none", "m chooses one")
     size = f"{model.parameters / 1e9:.2f} B parameters, {model.layers} layers"
     return Field("model", "model", model.name, size)
 

@@ -24,6 +24,9 @@ SCHEMA = "memx/theme/v1"
 MEMORY_KEYS = ("weights", "optimizer", "activations", "other", "free", "over")
 """Segments of a memory bar; each is the CSS variable ``$memory-<key>``."""
 
+RECOMPUTE_KEYS = ("none", "selective", "full", "block", "mixed")
+"""Recompute strategies in the Pareto plot; each is the CSS variable ``$recompute-<key>``. The block is optional."""
+
 REQUIRED_COLOURS = (
     "primary",
     "secondary",
@@ -36,7 +39,7 @@ REQUIRED_COLOURS = (
     "surface",
     "panel",
 )
-_TOP_KEYS = ("schema", "name", "title", "dark", "ansi", "colors", "memory", "variables")
+_TOP_KEYS = ("schema", "name", "title", "dark", "ansi", "colors", "memory", "recompute", "variables")
 _ANSI_NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 _ANSI_COLOURS = frozenset(
     ["ansi_default", *(f"ansi_{n}" for n in _ANSI_NAMES), *(f"ansi_bright_{n}" for n in _ANSI_NAMES)]
@@ -55,18 +58,16 @@ class ThemeFile:
     ansi: bool
     colours: Mapping[str, str]
     memory: Mapping[str, str]
+    recompute: Mapping[str, str] = field(default_factory=dict)
     variables: Mapping[str, str] = field(default_factory=dict)
     file: Path = Path()
 
     def to_textual(self) -> Theme:
-        """The theme in Textual's form; the memory colours become variables ``memory-<key>``."""
+        """The theme in Textual's form; extra blocks become variables ``memory-<key>`` and so on."""
         from textual.theme import Theme
 
         variables = {f"memory-{key}": value for key, value in self.memory.items()}
-        if self.ansi:
-            # Textual's own stylesheet uses these two, and only its own ANSI themes define them.
-            variables["ansi-background"] = "ansi_black" if self.dark else "ansi_white"
-            variables["ansi-foreground"] = "ansi_white" if self.dark else "ansi_black"
+        variables |= {f"recompute-{key}": value for key, value in self.recompute.items()}
         variables |= self.variables
         return Theme(name=self.name, dark=self.dark, ansi=self.ansi, variables=variables, **self.colours)  # type: ignore[arg-type]  # the keys are checked against REQUIRED_COLOURS
 
@@ -93,6 +94,7 @@ def read_theme(file: Path) -> ThemeFile:
         ansi=ansi,
         colours=_colours(top.section("colors"), REQUIRED_COLOURS, ansi),
         memory=_colours(top.section("memory"), MEMORY_KEYS, ansi),
+        recompute=_colours(top.section("recompute"), RECOMPUTE_KEYS, ansi) if "recompute" in top else {},
         variables=_variables(top, ansi),
         file=file,
     )

@@ -124,6 +124,7 @@ class ClusterScreen(ModeScreen):
         self._title("tree-pane", f"cluster {name or ('new' if not draft.empty else '')}".rstrip() + star)
         self._title("yaml-pane", f"text of {name or 'new cluster'}{star}")
         self.session.unsaved = (name or "the new cluster") if draft.dirty else ""
+        self.set_class(draft.empty, "-empty")
         self._publish()
         self._show_node()
         self._show_job()

@@ -158,10 +158,10 @@ class ExportDialog(ModalScreen[Path | None]):
         cast("MemxApp", self.app).say(f"saved {written}")
 
     def _show_format(self) -> None:
-        names = [(f" {kind.name} ", "bold $accent" if kind is self.format else "$text-muted") for kind in self._formats]
+        names = [(f" {kind.name} ", "bold $accent" if kind is self.format else "$secondary") for kind in self._formats]
         count = self.text.count("\n")
         size = f"  {count:,} lines, {len(self.text.encode()) / 1024:.1f} KiB"
-        self.query_one(".export-format", Static).update(Content.assemble("format ", *names, (size, "$text-muted")))
+        self.query_one(".export-format", Static).update(Content.assemble("format ", *names, (size, "$secondary")))
         self.query_one(".export-text", Static).update(Content(self.text))
         self._show_status()
 
@@ -169,15 +169,15 @@ class ExportDialog(ModalScreen[Path | None]):
         target = self.target
         if error is not None:
             hint = f": {error.hint}" if error.hint else ""
-            words = Content.assemble((f"{error.message}{hint}", "$text-error"))
+            words = Content.assemble((f"{error.message}{hint}", "$error"))
         elif self._confirming:
             words = Content.assemble(
-                ("a file is there already: ", "$text-warning bold"), "press o to replace it, esc to change the path"
+                ("a file is there already: ", "$warning bold"), "press o to replace it, esc to change the path"
             )
         elif target.is_file():
-            words = Content.assemble(("exists ", "$text-warning bold"), (str(target), "$text-muted"))
+            words = Content.assemble(("exists ", "$warning bold"), (str(target), "$secondary"))
         else:
-            words = Content.assemble(("writes ", "$text-muted"), (str(target), "$text-muted"))
+            words = Content.assemble(("writes ", "$secondary"), (str(target), "$secondary"))
         self.query_one(".export-status", Static).update(words)
         keys = "enter Save   ctrl+y Copy instead   tab Preview   esc Close"
         if self._confirming:

@@ -44,7 +44,7 @@ class HelpDialog(PickDialog[Entry]):
 
     def _line(self, item: Item[Entry]) -> Content:
         keys, label, tooltip = item.cells
-        quiet = "$text-muted"
+        quiet = "$secondary"
         return Content.assemble(
             "  ",
             (keys.ljust(self._first), "$accent bold" if item.enabled else quiet),

@@ -12,7 +12,8 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
-from textual.widgets.option_list import Option
+
+from memx_tui.widgets.lines import Line, Lines
 
 V = TypeVar("V")
 
@@ -76,6 +77,7 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
         self._typed = typed
         self._selected = selected
         self._shown: list[Item[V]] = []
+        self._at: list[Item[V] | None] = []
         self._first = 0
         self.set_items(items)
 
@@ -91,7 +93,7 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
         with Vertical(classes="dialog pick-dialog") as box:
             box.border_title = Content(self._title)  # Content is kept literal
             yield Input(placeholder=self._placeholder, classes="pick-filter")
-            choices = OptionList(classes="pick-list", markup=False)
+            choices = Lines(classes="pick-list -always")
             choices.can_focus = False
             yield choices
             yield Static(classes="dialog-keys", markup=False)
@@ -113,7 +115,7 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
         self._take()
 
     def action_move(self, lines: int) -> None:
-        choices = self.query_one(OptionList)
+        choices = self.query_one(Lines)
         step = 1 if lines > 0 else -1
         for _ in range(abs(lines)):
             before = choices.highlighted
@@ -134,11 +136,8 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
     @property
     def chosen(self) -> Item[V] | None:
         """The highlighted item."""
-        index = self.query_one(OptionList).highlighted
-        if index is None:
-            return None
-        option_id = self.query_one(OptionList).get_option_at_index(index).id
-        return self._shown[int(option_id)] if option_id is not None else None
+        index = self.query_one(Lines).highlighted
+        return self._at[index] if index is not None else None
 
     def _take(self) -> None:
         item = self.chosen
@@ -151,18 +150,21 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
         self._shown = [item for item in self._items if item.matches(terms)]
         if self._typed is not None and (own := self._typed(text.strip())) is not None:
             self._shown.insert(0, own)
-        choices = self.query_one(OptionList)
-        choices.clear_options()
+        lines: list[Line] = []
+        self._at = []
         section = ""
         start: int | None = None
-        for index, item in enumerate(self._shown):
+        for item in self._shown:
             if item.section and item.section != section:
                 section = item.section
-                choices.add_option(Option(Content.styled(section, "$text-muted bold"), disabled=True))
-            if start is None and item.enabled or (not text and item.value == self._selected):
-                start = choices.option_count
-            choices.add_option(Option(self._line(item), id=str(index), disabled=not item.enabled))
-        choices.highlighted = start
+                lines.append(Line(Content.styled(section, "$foreground bold"), disabled=True))
+                self._at.append(None)
+            if item.enabled and (start is None or (not text and item.value == self._selected)):
+                start = len(lines)
+            lines.append(Line(self._line(item), disabled=not item.enabled))
+            self._at.append(item)
+        choices = self.query_one(Lines)
+        choices.set_lines(lines, start)
         if start is not None:
             choices.scroll_to_highlight()
         count = f"{len(self._shown)} of {len(self._items)}"
@@ -171,6 +173,6 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
 
     def _line(self, item: Item[V]) -> Content:
         first = item.cells[0].ljust(self._first)
-        rest = [(f"  {cell}", "$text-muted") for cell in item.cells[1:] if cell]
+        rest = [(f"  {cell}", "$secondary") for cell in item.cells[1:] if cell]
         indent = "  " if item.section else ""
         return Content.assemble(indent, first, *rest)

@@ -70,10 +70,10 @@ class PromptDialog(ModalScreen[str | None]):
         return None
 
     def _show(self, problem: MemxError | None) -> None:
-        words = Content.styled(self._hint, "$text-muted")
+        words = Content.styled(self._hint, "$secondary")
         if problem is not None:
             hint = f"; {problem.hint}" if problem.hint else ""
-            words = Content.styled(f"{problem.message}{hint}", "$text-error")
+            words = Content.styled(f"{problem.message}{hint}", "$error")
         self.query_one(".prompt-status", Static).update(words)
 
 

@@ -94,7 +94,7 @@ class ClusterTree(Tree[Target]):
         self.post_message(self.Stepped(self.target, by))
 
     def _add_entry(self, parent: TreeNode[Target], entry: NodeEntry, width: int) -> None:
-        label = Text(f"{(entry.name or '?').ljust(width)}  {entry_words(entry)}")
+        label = Text(f"{(entry.name or '?').ljust(width)} {entry_words(entry)}")
         if len(entry.groups) < 2:
             parent.add_leaf(label, data=Target(entry.index))
             return

@@ -10,7 +10,8 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import OptionList
-from textual.widgets.option_list import Option
+
+from memx_tui.widgets.lines import Line, Lines
 
 MOTION: list[BindingType] = [
     Binding("down,j", "cursor_down", "Down", id="motion.down", show=False, tooltip="Next line"),
@@ -36,22 +37,9 @@ class Field:
     editable: bool = True
 
 
-class FieldList(OptionList):
+class FieldList(Lines):
     """Fields with one cursor; posts what the operator wants done and changes nothing itself."""
 
-    DEFAULT_CSS = """
-    FieldList {
-        border: none; padding: 0; background: transparent; scrollbar-size-vertical: 1;
-        text-wrap: nowrap; text-overflow: ellipsis;
-    }
-    FieldList:focus { border: none; }
-    FieldList > .option-list--option-highlighted { background: transparent; color: $foreground; text-style: none; }
-    FieldList:focus > .option-list--option-highlighted {
-        background: $block-cursor-background; color: $block-cursor-foreground;
-        text-style: $block-cursor-text-style;
-    }
-    FieldList > .option-list--option-disabled { color: $text-muted; }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         *MOTION,
         Binding("enter", "select", "Edit", id="field.edit", show=False, tooltip="Change this value"),
@@ -97,7 +85,7 @@ class FieldList(OptionList):
             return self.fields
 
     def __init__(self, *, id: str | None = None, classes: str | None = None, label_width: int = 12) -> None:  # noqa: A002  # Textual's own parameter name
-        super().__init__(id=id, classes=classes, markup=False)
+        super().__init__(id=id, classes=classes)
         self._label_width = label_width
         self._fields: tuple[Field, ...] = ()
 
@@ -121,14 +109,12 @@ class FieldList(OptionList):
         if [f.key for f in new] == [f.key for f in self._fields]:
             for index, (field, old) in enumerate(zip(new, self._fields, strict=True)):
                 if field != old:
-                    self.replace_option_prompt_at_index(index, self._line(field))
+                    self.set_line(index, self._line(field))
             self._fields = new
             return
         self._fields = new
-        self.clear_options()
-        self.add_options([Option(self._line(field)) for field in new])
         at = next((index for index, field in enumerate(new) if field.key == key), 0)
-        self.highlighted = at if new else None
+        self.set_lines([self._line(field) for field in new], at if new else None)
 
     def go_to(self, key: str) -> None:
         """Put the cursor on a field."""
@@ -148,10 +134,12 @@ class FieldList(OptionList):
         if field.editable:
             self.post_message(self.Chosen(self, field.key))
 
-    def _line(self, field: Field) -> Content:
-        note, style = (f"  {field.bad}", "$text-error") if field.bad else (f"  {field.note}", "$text-muted")
-        return Content.assemble(
-            (field.label.ljust(self._label_width), "$text-muted"),
-            (field.value, "" if field.editable else "$text-muted"),
-            (note, style) if note.strip() else "",
+    def _line(self, field: Field) -> Line:
+        note, style = (f"  {field.bad}", "$error") if field.bad else (f"  {field.note}", "$secondary")
+        return Line(
+            Content.assemble(
+                (field.label.ljust(self._label_width), "$secondary"),
+                (field.value, "" if field.editable else "$secondary"),
+                (note, style) if note.strip() else "",
+            )
         )

@@ -12,23 +12,20 @@ from textual.content import Content
 from textual.events import Resize
 from textual.message import Message
 from textual.widgets import OptionList
-from textual.widgets.option_list import Option
 
 from memx_tui.cluster_view import Row
 from memx_tui.widgets.fields import MOTION
+from memx_tui.widgets.lines import Line, Lines
 
-_TONES = {"error": "$text-error", "warning": "$text-warning", "muted": "$text-muted", "": ""}
+_TONES = {"error": "$error", "warning": "$warning", "muted": "$secondary", "": ""}
 LABEL_WIDTH = 9
 
 
-class Summary(OptionList):
+class Summary(Lines):
     """Lines that wrap; Enter on a problem goes to its line."""
 
     DEFAULT_CSS = """
-    Summary { border: none; padding: 0; background: transparent; scrollbar-size-vertical: 1; }
-    Summary:focus { border: none; }
-    Summary > .option-list--option-highlighted { background: transparent; color: $foreground; text-style: none; }
-    Summary:focus > .option-list--option-highlighted { background: $block-cursor-blurred-background; }
+    Summary { text-wrap: wrap; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         *MOTION,
@@ -42,7 +39,7 @@ class Summary(OptionList):
         line: int
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's own parameter name
-        super().__init__(id=id, markup=False)
+        super().__init__(id=id)
         self._rows: tuple[Row, ...] = ()
         self._width = 0
 
@@ -63,9 +60,8 @@ class Summary(OptionList):
     def _fill(self) -> None:
         self._width = self.size.width
         at = self.highlighted or 0
-        self.clear_options()
-        self.add_options([Option(self._line(row, index)) for index, row in enumerate(self._rows)])
-        self.highlighted = min(at, len(self._rows) - 1) if self._rows else None
+        lines = [Line(self._line(row, index)) for index, row in enumerate(self._rows)]
+        self.set_lines(lines, min(at, len(lines) - 1) if lines else None)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
@@ -83,6 +79,4 @@ class Summary(OptionList):
         room = max(12, self._width - LABEL_WIDTH - 2)
         lines = wrap(row.text, room, break_long_words=True) or [""]
         text = f"\n{' ' * LABEL_WIDTH}".join(lines)
-        return Content.assemble(
-            (label.ljust(LABEL_WIDTH), tone if row.tone == "error" else "$text-muted"), (text, tone)
-        )
+        return Content.assemble((label.ljust(LABEL_WIDTH), tone if row.tone == "error" else "$secondary"), (text, tone))

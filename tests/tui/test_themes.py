@@ -7,7 +7,7 @@ from textual.color import Color
 
 from memx_engine import InputError
 from memx_tui import themes
-from memx_tui.themes import MEMORY_KEYS, ThemeFile, choose_theme, load_themes, read_theme
+from memx_tui.themes import MEMORY_KEYS, RECOMPUTE_KEYS, ThemeFile, choose_theme, load_themes, read_theme
 
 SHIPPED, PROBLEMS = load_themes()
 # The 16 colours of the Linux console and VGA text mode.
@@ -100,8 +100,11 @@ def test_check_28_contrast_of_text_and_memory_keys(name: str) -> None:
     assert low == []
     for key in MEMORY_KEYS:
         assert variables[f"memory-{key}"] == theme.memory[key]
+    assert set(theme.recompute) == set(RECOMPUTE_KEYS)
     # The segments of a bar carry numbers too: 3:1 is what WCAG 2.2 (1.4.11) asks of graphics.
     back = resolve(theme, variables, "background")
+    for key in RECOMPUTE_KEYS:
+        assert contrast(resolve(theme, variables, f"recompute-{key}"), back) >= 3.0, key
     for key in MEMORY_KEYS:
         floor = 2.0 if key == "free" else 3.0
         assert contrast(resolve(theme, variables, f"memory-{key}"), back) >= floor, key
