@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from memx_engine.plan import Stage as Stage
     from memx_engine.plan import StagePlacement as StagePlacement
     from memx_engine.plan import Verdict as Verdict
+    from memx_engine.predict.calibrated import Calibrated as Calibrated
     from memx_engine.profile.design import DesignSummary as DesignSummary
     from memx_engine.profile.design import ProfileDesign as ProfileDesign
     from memx_engine.profile.design import design_document as design_document
@@ -164,6 +165,7 @@ _HOMES = {
         "StagePlacement",
         "Verdict",
     ),
+    "predict.calibrated": ("Calibrated",),
     "profile.design": ("DesignSummary", "ProfileDesign", "design_document", "design_profile"),
     "profile.impact": ("Impact", "Trend"),
     "profile.loop": ("ProfileOptions", "refuse_without_resume", "run_profile"),

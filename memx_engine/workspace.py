@@ -91,6 +91,11 @@ class Workspace:
             self._lock.release()
             raise
 
+    @staticmethod
+    def exists(folder: Path) -> bool:
+        """Whether ``folder`` holds a workspace."""
+        return (folder / FILE_NAME).exists()
+
     def _open_read_only(self) -> sqlite3.Connection:
         if not self.path.exists():
             raise StorageError("there is no workspace here", where=str(self.folder), hint="profile or import first")

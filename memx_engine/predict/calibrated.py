@@ -16,6 +16,7 @@ from memx_engine.measurement import Measurement
 from memx_engine.plan import Estimate, Plan, Provenance, Recompute, Skeleton
 from memx_engine.predict.calibration import Calibration, calibrate
 from memx_engine.predict.factors import PRIOR_POINTS
+from memx_engine.profile.store import MeasurementStore
 
 _WEAKEST_FIRST = (Provenance.UNCALIBRATED, Provenance.SIMULATED, Provenance.MEASURED)
 
@@ -43,6 +44,16 @@ class Calibrated:
     def fit(cls, cluster: Cluster, model: TransformerSpec, job: Job, measurements: Iterable[Measurement]) -> Calibrated:
         """The estimator that ``measurements`` give."""
         return cls(cluster, model, job, calibrate(cluster, model, job, measurements))
+
+    @classmethod
+    def of_store(cls, cluster: Cluster, model: TransformerSpec, job: Job, store: MeasurementStore) -> Calibrated:
+        """The estimator that everything in ``store`` gives."""
+        return cls.fit(cluster, model, job, store.measurements())
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether anything measured moves any prediction."""
+        return bool(self.calibration.types)
 
     @property
     def fingerprint(self) -> str:

@@ -10,10 +10,20 @@ import click
 
 from memx_engine import InputError
 from memx_tui.commands.options import compute_options, input_options, job_options, load_inputs, start_work
+from memx_tui.commands.stored import stored_estimator
 from memx_tui.output import emit, emit_json, say
 
 if TYPE_CHECKING:
-    from memx_engine import Cluster, Explanation, FirstPrinciples, Job, PlanRequest, Recompute, TransformerSpec
+    from memx_engine import (
+        Calibrated,
+        Cluster,
+        Explanation,
+        FirstPrinciples,
+        Job,
+        PlanRequest,
+        Recompute,
+        TransformerSpec,
+    )
 
     Inputs = tuple[Cluster, TransformerSpec, Job]
 
@@ -71,11 +81,11 @@ def command(
                 "the plan file already says this", where=", ".join(given), hint="give a plan file or flags, not both"
             )
         start_work(workspace, log_level)
-        _explain_file(plan, as_json)
+        _explain_file(plan, workspace, as_json)
         return
     request = _request(flags, layers, recompute, schedule)
     start_work(workspace, log_level)
-    from memx_engine import FirstPrinciples, explain_request
+    from memx_engine import explain_request
 
     loaded = load_inputs(
         cluster,
@@ -86,7 +96,7 @@ def command(
             for name in ("global_batch", "seq_len", "precision", "optimizer", "attention", "framework")
         },
     )
-    estimator = FirstPrinciples(*loaded)
+    estimator = stored_estimator(*loaded, workspace)
     explanation = explain_request(*loaded, request, estimator=estimator)
     _show(explanation, loaded, _assumed(loaded, estimator), as_json)
 
@@ -149,23 +159,25 @@ def parse_schedule(text: str) -> int:
     )
 
 
-def _explain_file(source: str, as_json: bool) -> None:
-    from memx_engine import FirstPrinciples, explain_plan, load_plan
+def _explain_file(source: str, workspace: Path | None, as_json: bool) -> None:
+    from memx_engine import explain_plan, load_plan
 
     file = load_plan(source)
     inputs = (file.cluster, file.model, file.job)
-    estimator = FirstPrinciples(*inputs)
+    estimator = stored_estimator(*inputs, workspace)
     explanation = explain_plan(*inputs, file.plan, objective=file.objective, estimator=estimator)
     changed = file.predictor_fingerprint != estimator.fingerprint
     if changed:
         say(
-            f"memx-tui: the predictor has changed since {source} was saved (memx {file.version}), "
-            "so these numbers differ from the file's"
+            f"memx-tui: the predictor has changed since {source} was saved (memx {file.version}; "
+            f"{file.provenance} then, {estimator.provenance} now), so these numbers differ from the file's"
         )
+        if workspace is None and file.provenance != estimator.provenance:
+            say("  to judge it on the same measurements, give the --workspace it was planned with")
     _show(explanation, inputs, _assumed(inputs, estimator), as_json, predictor_changed=changed)
 
 
-def _assumed(inputs: Inputs, estimator: FirstPrinciples) -> tuple[str, ...]:
+def _assumed(inputs: Inputs, estimator: FirstPrinciples | Calibrated) -> tuple[str, ...]:
     """Every assumption behind the judgement, each once."""
     cluster, model, job = inputs
     return tuple(dict.fromkeys((*job.assumed, *model.assumed, *cluster.assumed, *estimator.assumed)))

@@ -22,10 +22,11 @@ from memx_tui.commands.options import (
     sizes_option,
     start_work,
 )
+from memx_tui.commands.stored import stored_estimator
 from memx_tui.output import emit, emit_json, say
 
 if TYPE_CHECKING:
-    from memx_engine import Cluster, Job, RankedPlan, SearchOptions, SearchResult, TransformerSpec
+    from memx_engine import Cluster, Estimator, Job, RankedPlan, SearchOptions, SearchResult, TransformerSpec
 
 
 @click.command()
@@ -76,7 +77,8 @@ def command(
     """Search for the best plans of a cluster and a model, and save one.
 
     The ranked table goes to standard output, progress to standard error. Nothing needs to be measured first: until
-    it is, every number is labelled uncalibrated.
+    it is, every number is labelled uncalibrated. Once the workspace holds measurements, they correct what is
+    predicted, and the label says measured, or simulated for those of the testbed.
 
     \b
     memx-tui plan --cluster paper-20gpu --model llama2-7b -o plan.yaml
@@ -103,7 +105,7 @@ def command(
     options = SearchOptions(
         weights=chosen_weights, top=max(top, pick), time_limit_s=time_limit, seed=seed, threads=threads
     )
-    result = run_search(loaded, options)
+    result = run_search(loaded, options, stored_estimator(*loaded, workspace))
     if pick > result.feasible:
         raise InputError(f"only {result.feasible} plans were found", where=f"--pick {pick}")
     chosen = result.detail(pick - 1)
@@ -122,7 +124,9 @@ def command(
     emit(search_text(result, shown, chosen, style, saved=output))
 
 
-def run_search(loaded: tuple[Cluster, TransformerSpec, Job], options: SearchOptions) -> SearchResult:
+def run_search(
+    loaded: tuple[Cluster, TransformerSpec, Job], options: SearchOptions, estimator: Estimator
+) -> SearchResult:
     """Search with progress on standard error; Ctrl-C ends it with the best plan so far in the message.
 
     Raises:
@@ -134,7 +138,9 @@ def run_search(loaded: tuple[Cluster, TransformerSpec, Job], options: SearchOpti
     progress = ProgressLine()
     with stop_on_interrupt() as stop:
         try:
-            result: SearchResult = search_plans(*loaded, options=options, on_progress=progress, should_stop=stop.is_set)
+            result: SearchResult = search_plans(
+                *loaded, options=options, estimator=estimator, on_progress=progress, should_stop=stop.is_set
+            )
         finally:
             progress.close()
     if stop.is_set():
