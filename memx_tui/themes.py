@@ -68,6 +68,10 @@ class ThemeFile:
 
         variables = {f"memory-{key}": value for key, value in self.memory.items()}
         variables |= {f"recompute-{key}": value for key, value in self.recompute.items()}
+        if self.ansi:
+            # Textual's own stylesheet uses these two, and only its own ANSI themes define them.
+            variables["ansi-background"] = "ansi_black" if self.dark else "ansi_white"
+            variables["ansi-foreground"] = "ansi_white" if self.dark else "ansi_black"
         variables |= self.variables
         return Theme(name=self.name, dark=self.dark, ansi=self.ansi, variables=variables, **self.colours)  # type: ignore[arg-type]  # the keys are checked against REQUIRED_COLOURS
 
