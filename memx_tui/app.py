@@ -151,8 +151,6 @@ class MemxApp(App[None]):
 
     def on_mount(self) -> None:
         self.animation_level = "none"
-        if not self.config.borders:
-            self.add_class("-borderless")
         for problem in self._problems:
             self.say(str(problem), warning=True)
         self.open_mode(self.session.mode or ("plans" if self.session.cluster else "cluster"))

@@ -10,7 +10,7 @@ from memx_engine import InputError
 from memx_tui.logs import LEVELS
 from memx_tui.settings import Section, nearest, read_settings
 
-_KEYS = ("theme", "ascii", "mouse", "borders", "log_level", "keymap")
+_KEYS = ("theme", "ascii", "mouse", "log_level", "keymap")
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,6 @@ class Config:
         theme: Name of the theme to start with; the session's last choice comes first.
         ascii: Draw with ASCII only; None lets the locale decide.
         mouse: Take mouse events; off leaves selecting text to the terminal.
-        borders: Draw borders around panes; off wins two columns.
         log_level: One of debug, info, warning, error.
         keymap: New keys (``f5`` or ``f5,ctrl+r``) by binding id.
         places: ``file:line: key`` of every keymap entry, for complaints.
@@ -30,7 +29,6 @@ class Config:
     theme: str | None = None
     ascii: bool | None = None
     mouse: bool = True
-    borders: bool = True
     log_level: str = "info"
     keymap: Mapping[str, str] = field(default_factory=dict)
     places: Mapping[str, str] = field(default_factory=dict, compare=False)
@@ -66,8 +64,6 @@ def load_config(file: Path) -> tuple[Config, tuple[InputError, ...]]:
                 values["keymap"], values["places"] = _keymap(top.section("keymap"))
             elif key in ("ascii", "mouse"):
                 values[key] = top.flag(key)
-            elif key == "borders":
-                values[key] = top.text(key).lower() != "none" and top.flag(key)
             elif key == "log_level":
                 values[key] = top.choice(key, LEVELS)
             else:

@@ -32,10 +32,10 @@ def test_missing_config_is_the_default(tmp_path: Path) -> None:
 
 def test_config_is_read(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
-    file.write_text("theme: memx-light\nascii: yes\nmouse: off\nborders: none\nkeymap:\n  plans.mark: x\n")
+    file.write_text("theme: memx-light\nascii: yes\nmouse: off\nkeymap:\n  plans.mark: x\n")
     config, problems = load_config(file)
     assert problems == ()
-    assert config == Config(theme="memx-light", ascii=True, mouse=False, borders=False, keymap={"plans.mark": "x"})
+    assert config == Config(theme="memx-light", ascii=True, mouse=False, keymap={"plans.mark": "x"})
 
 
 def test_config_keeps_what_is_good_and_reports_the_rest(tmp_path: Path) -> None:
