@@ -9,6 +9,7 @@ from textual.screen import Screen
 
 from memx_tui.keys import Entry, entries
 from memx_tui.screens.pick import Item, PickDialog
+from memx_tui.widgets.pane import Pane
 
 
 class HelpDialog(PickDialog[Entry]):
@@ -58,7 +59,10 @@ class HelpDialog(PickDialog[Entry]):
 
 
 def _heading(entry: Entry, screen: Screen[object]) -> str:
-    if entry.section == "This screen":
-        return f"This screen{f': {screen.title}' if screen.title else ''}"
-    title = getattr(entry.node, "border_title", "") if entry.section == "This pane" else ""
-    return f"This pane{f': {title}' if title else ''}" if entry.section == "This pane" else entry.section
+    if entry.section == "This screen" and screen.title:
+        return f"This screen: {screen.title}"
+    if entry.section == "This pane":
+        pane = next((node for node in entry.node.ancestors_with_self if isinstance(node, Pane)), None)
+        if pane is not None and pane.title_bar.text:
+            return f"This pane: {pane.title_bar.text}"
+    return entry.section
