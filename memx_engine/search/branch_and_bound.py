@@ -13,13 +13,22 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memx_engine.search.choices import Choices
+from memx_engine.search.nodes import (
+    Candidate,
+    Criterion,
+    Node,
+    Outcome,
+    better,
+    least_bottleneck,
+    log_of,
+    with_interval,
+)
 from memx_engine.search.oracle import cheapest_split
 from memx_engine.search.polygon import Vertex, clip
 
@@ -31,66 +40,6 @@ _ROUNDING = 2e-14  # relative error of a sum over stages
 _SMALLEST_GAIN = 2e-11  # of a cut, in log Phi; less means that a plan lies at the vertex
 _ROUNDS = 8  # cuts per visit of a node before it is split
 _SMALLEST_VARIANCE = 1e-18  # of the squared memory range; below it only rounding is left
-
-
-class Candidate(NamedTuple):
-    """A complete plan with what the objective reads; ``balance``-scaled variance and mean."""
-
-    log_phi: float
-    time_s: float
-    peak: float
-    variance: float
-    layers: tuple[int, ...]
-    options: tuple[int, ...]
-    period_s: float
-    tail_s: float
-    mean: float
-
-
-@dataclass(frozen=True)
-class Criterion:
-    """Weights of the logarithms and the scaled ε; constants left out."""
-
-    time: float
-    peak: float
-    variance: float
-    epsilon: float
-
-    def log_phi(self, time_s: float, peak: float, variance: float) -> float:
-        value = 0.0
-        if self.time:
-            value += self.time * _log(time_s)
-        if self.peak:
-            value += self.peak * _log(peak)
-        if self.variance:
-            value += self.variance * _log(variance + self.epsilon)
-        return value
-
-
-@dataclass(frozen=True)
-class Node:
-    """Intervals that a plan's period, peak, tail and mean may lie in, and the region known to hold its (x, y)."""
-
-    period: tuple[float, float]
-    peak: tuple[float, float]
-    tail: tuple[float, float]
-    mean: tuple[float, float]
-    chain: tuple[Vertex, ...]
-    root: int
-
-
-@dataclass
-class Outcome:
-    """``best`` is None when nothing is feasible; ``lower_bound`` is of log Phi over all plans."""
-
-    best: Candidate | None
-    lower_bound: float
-    exhausted: bool
-    nodes: int
-
-
-def _log(value: float) -> float:
-    return math.log(value) if value > 0 else -math.inf
 
 
 class BranchAndBound:
@@ -127,12 +76,7 @@ class BranchAndBound:
         slowest_s = float(choices.time_s.max(axis=(1, 2)).sum())
         self._far = (1.01 * slowest_s, 1.01)  # above every x and, balance lying in 0..1, above every y
         self._share = choices.share[:, None, None]
-        valid = choices.valid
-        self._values = [
-            np.unique(choices.period_s[valid]),
-            np.unique(choices.memory[valid]),
-            np.unique(choices.tail_s[np.isfinite(choices.tail_s)]),
-        ]
+        self._values: dict[int, Array] = {}
 
     def run(self) -> Outcome:
         for root in range(1 if self.masks is None else len(self.masks)):
@@ -149,6 +93,8 @@ class BranchAndBound:
                 break
             heapq.heappop(self._heap)
             self._visit(node)
+        if self.best is None and math.isfinite(self._least_closed):
+            self._find_any()
         lower = min(self._least_closed, self._heap[0][0] if self._heap else math.inf)
         if self.best is not None:
             lower = min(lower, self.best.log_phi)
@@ -164,45 +110,81 @@ class BranchAndBound:
         self._pushed += 1
         heapq.heappush(self._heap, (bound, self._pushed, node))
 
+    def _valid(self, root: int) -> NDArray[np.bool_]:
+        return self.choices.valid if self.masks is None else self.choices.valid & self.masks[root]
+
     def _root(self, root: int) -> Node | None:
-        choices = self.choices
-        valid = choices.valid if self.masks is None else choices.valid & self.masks[root]
+        choices, valid = self.choices, self._valid(root)
         if not valid.any(axis=(1, 2)).all():
             return None
         least = np.where(valid, choices.balance, np.inf).min(axis=(1, 2))
         most = np.where(valid, choices.balance, -np.inf).max(axis=(1, 2))
-        ends = [(float(values[0]), float(values[-1])) for values in self._values]
         mean = (float(choices.share @ least), float(choices.share @ most))
-        return Node(ends[0], ends[1], ends[2], mean, (), root)
+        whole = (-math.inf, math.inf)
+        return Node(whole, whole, whole, mean, (), root, choices.time_s.shape[1])
+
+    def _find_any(self) -> None:
+        """Some plan of regions that were closed before one was seen."""
+        for root in range(1 if self.masks is None else len(self.masks)):
+            node = self._root(root)
+            opened = None if node is None else self._open(node, math.inf)
+            if opened is not None:
+                node, penalty, spread, base_s = opened
+                self._ask(*self._gradient(base_s, (self._least_sum(penalty), 0.0)), penalty, spread)
+
+    def _open(self, node: Node, target: float) -> tuple[Node, Array, Array, float] | None:
+        """The node with its intervals tightened, penalty (0 or infinite) and spread of its choices, T's fixed part.
+
+        Penalty and spread keep the first ``node.columns`` layer counts. None where the node holds no plan better than
+        ``target``.
+        """
+        choices = self.choices
+        for attempt in range(2):
+            n = slice(node.columns)
+            allowed = (choices.period_s[:, n] <= node.period[1]) & (choices.memory[:, n] <= node.peak[1])
+            allowed &= (choices.tail_s[:, n] <= node.tail[1])[:, :, None] & np.isfinite(choices.period_s[:, n])
+            if self.masks is not None:
+                allowed &= self.masks[node.root][:, n]
+            tightened = self._raise_lower_ends(node, allowed)
+            if tightened is None:
+                return None
+            node = replace(tightened, columns=int(np.flatnonzero(allowed.any(axis=(0, 2)))[-1]) + 1)
+            n = slice(node.columns)
+            penalty = np.where(allowed[:, n], 0.0, np.inf)
+            base_s = choices.form.period_factor * node.period[0] + choices.form.constant_s + node.tail[0]
+            if node.chain or attempt or not math.isfinite(target):
+                break
+            cut = self._lower_upper_ends(node, (self._least_sum(penalty), 0.0), base_s, target)
+            if cut is node:
+                break
+            node = cut
+        low, high = node.mean
+        balance = choices.balance[:, n]
+        return node, penalty, self._share * (balance - low) * (balance - high), base_s
+
+    def _least_sum(self, penalty: Array) -> float:
+        """A lower bound of Σt: every stage its fastest choice."""
+        return float((self.choices.time_s[:, : penalty.shape[1]] + penalty).min(axis=(1, 2)).sum())
 
     def _visit(self, node: Node) -> None:
         """Bound one node, improve the incumbent on the way, split what stays open."""
         self.nodes += 1
         choices, criterion = self.choices, self.criterion
-        allowed = (choices.period_s <= node.period[1]) & (choices.memory <= node.peak[1])
-        allowed &= (choices.tail_s <= node.tail[1])[:, :, None]
-        if self.masks is not None:
-            allowed &= self.masks[node.root]
-        tightened = self._raise_lower_ends(node, allowed)
-        if tightened is None:
+        opened = self._open(node, self._target())
+        if opened is None:
             return
-        node = tightened
-        penalty = np.where(allowed, 0.0, np.inf)
-        low, high = node.mean
-        spread = self._share * (choices.balance - low) * (choices.balance - high)
-
+        node, penalty, spread, base_s = opened
         chain = list(node.chain) or self._corner(penalty, spread)
         if not chain:
             return
-        base_s = choices.form.period_factor * node.period[0] + choices.form.constant_s + node.tail[0]
-        fixed = criterion.peak * _log(node.peak[0]) if criterion.peak else 0.0
+        fixed = criterion.peak * log_of(node.peak[0]) if criterion.peak else 0.0
 
         def height(vertex: Vertex) -> float:
             value = fixed
             if criterion.time:
-                value += criterion.time * _log(base_s + choices.form.sum_factor * vertex[0])
+                value += criterion.time * log_of(base_s + choices.form.sum_factor * vertex[0])
             if criterion.variance:
-                value += criterion.variance * _log(vertex[1] + criterion.epsilon)
+                value += criterion.variance * log_of(vertex[1] + criterion.epsilon)
             return value
 
         found: tuple[float, Candidate, Vertex] | None = None
@@ -232,37 +214,34 @@ class BranchAndBound:
             return
         assert found is not None
         before = node.chain
-        node = self._lower_upper_ends(replace(node, chain=tuple(chain)), base_s)
+        node = replace(node, chain=tuple(chain))
+        node = self._lower_upper_ends(node, (chain[0][0], chain[-1][1]), base_s, self._target())
         self._split(node, bound, found[1], found[2], base_s, tuple(chain) != before)
 
     def _raise_lower_ends(self, node: Node, allowed: NDArray[np.bool_]) -> Node | None:
         """Least period, peak and tail that still hold all layers; None where that is above the interval."""
-        choices = self.choices
-        whole = allowed.any(axis=2)
+        choices, n = self.choices, slice(allowed.shape[1])
         ends = []
         for values, (low, high) in (
-            (np.where(allowed, choices.period_s, np.inf).min(axis=2), node.period),
-            (np.where(allowed, choices.memory, np.inf).min(axis=2), node.peak),
-            (np.where(whole, choices.tail_s, np.inf), node.tail),
+            (np.where(allowed, choices.period_s[:, n], np.inf).min(axis=2), node.period),
+            (np.where(allowed, choices.memory[:, n], np.inf).min(axis=2), node.peak),
+            (np.where(allowed.any(axis=2), choices.tail_s[:, n], np.inf), node.tail),
         ):
             low = max(low, least_bottleneck(values, choices.layers))
-            if low > high:
+            if low > high or low == math.inf:
                 return None
             ends.append((low, high))
         return replace(node, period=ends[0], peak=ends[1], tail=ends[2])
 
-    def _lower_upper_ends(self, node: Node, base_s: float) -> Node:
-        """Cut from above what no plan better than the target can reach."""
+    def _lower_upper_ends(self, node: Node, corner: Vertex, base_s: float, target: float) -> Node:
+        """Cut from above what no plan better than the target can reach, given the least x and y."""
         criterion, form = self.criterion, self.choices.form
-        target = self._target()
-        if not math.isfinite(target):
-            return node
-        x, y = node.chain[0][0], node.chain[-1][1]
+        x, y = corner
         time_s = base_s + form.sum_factor * x
         terms = [
-            criterion.time * _log(time_s) if criterion.time else 0.0,
-            criterion.peak * _log(node.peak[0]) if criterion.peak else 0.0,
-            criterion.variance * _log(y + criterion.epsilon) if criterion.variance else 0.0,
+            criterion.time * log_of(time_s) if criterion.time else 0.0,
+            criterion.peak * log_of(node.peak[0]) if criterion.peak else 0.0,
+            criterion.variance * log_of(y + criterion.epsilon) if criterion.variance else 0.0,
         ]
         room = target - sum(terms)
         if not math.isfinite(room):
@@ -275,8 +254,9 @@ class BranchAndBound:
             tail = (tail[0], min(tail[1], tail[0] + slower_s))
         if criterion.peak:
             peak = (peak[0], min(peak[1], peak[0] * math.exp(min(room / criterion.peak, 700.0)) * (1 + 1e-12)))
-        if (period, peak, tail) != (node.period, node.peak, node.tail):
-            self._least_closed = min(self._least_closed, target)
+        if (period, peak, tail) == (node.period, node.peak, node.tail):
+            return node
+        self._least_closed = min(self._least_closed, target)
         return replace(node, period=period, peak=peak, tail=tail)
 
     def _corner(self, penalty: Array, spread: Array) -> list[Vertex]:
@@ -306,7 +286,8 @@ class BranchAndBound:
     def _ask(self, a: float, b: float, penalty: Array, spread: Array) -> tuple[Candidate, Vertex, float] | None:
         """The plan with least ``a·x + b·y`` among the allowed, truly evaluated; its (x, y); size of y's terms."""
         choices = self.choices
-        cost = penalty + a * choices.time_s if not b else penalty + (a * choices.time_s + b * spread)
+        each_s = choices.time_s[:, : penalty.shape[1]]
+        cost = penalty + a * each_s if not b else penalty + (a * each_s + b * spread)
         split = cheapest_split(cost.min(axis=2), choices.layers)
         if split is None:
             return None
@@ -328,9 +309,16 @@ class BranchAndBound:
         candidate = Candidate(log_phi, time_s, peak, variance, tuple(split), options, period_s, tail_s, mean)
         if self.on_plan is not None:
             self.on_plan(candidate)
-        if self.best is None or _better(candidate, self.best):
+        if self.best is None or better(candidate, self.best):
             self.best = candidate
         return candidate, point, float(np.abs(terms).sum())
+
+    def _attained(self, which: int) -> Array:
+        """Sorted values that a period, peak or tail can take."""
+        if which not in self._values:
+            values = (self.choices.period_s, self.choices.memory, self.choices.tail_s)[which]
+            self._values[which] = np.unique(values[np.isfinite(values)])
+        return self._values[which]
 
     def _push_again(self, bound: float, node: Node, cut_further: bool) -> None:
         if cut_further:
@@ -349,10 +337,10 @@ class BranchAndBound:
             loss[0] = criterion.time * math.log1p(form.period_factor * (plan.period_s - node.period[0]) / time_s)
             loss[2] = criterion.time * math.log1p((plan.tail_s - node.tail[0]) / time_s)
         if criterion.peak:
-            loss[1] = criterion.peak * (_log(plan.peak) - _log(node.peak[0]))
+            loss[1] = criterion.peak * (log_of(plan.peak) - log_of(node.peak[0]))
         if criterion.variance:
             known = max(point[1], 0.0) + criterion.epsilon
-            loss[3] = criterion.variance * _log((plan.variance + criterion.epsilon) / max(known, _SMALLEST_VARIANCE))
+            loss[3] = criterion.variance * log_of((plan.variance + criterion.epsilon) / max(known, _SMALLEST_VARIANCE))
         widest = max(range(4), key=loss.__getitem__)
         if loss[widest] <= _TIE and point[1] < 0:
             widest = 3  # a line through a point with y < 0 says too little: y < 0 is what narrows with the mean
@@ -372,33 +360,11 @@ class BranchAndBound:
             return
         low, high = (node.period, node.peak, node.tail)[widest]
         value = (plan.period_s, plan.peak, plan.tail_s)[widest]
-        values = self._values[widest]
+        values = self._attained(widest)
         cut = int(np.searchsorted(values, 0.5 * (low + value), side="right"))
         if values[cut] > value:
             cut = int(np.searchsorted(values, value))
         below, above = float(values[cut - 1]), float(values[cut])
-        self._push(bound, _with(node, widest, (low, min(max(below, low), high))))
+        self._push(bound, with_interval(node, widest, (low, min(max(below, low), high))))
         if above <= high:
-            self._push(bound, _with(node, widest, (above, high)))
-
-
-def _with(node: Node, which: int, ends: tuple[float, float]) -> Node:
-    if which == 0:
-        return replace(node, period=ends)
-    return replace(node, peak=ends) if which == 1 else replace(node, tail=ends)
-
-
-def _better(one: Candidate, other: Candidate) -> bool:
-    """Less Phi; within rounding, less time, then peak, variance, and the earlier split and options."""
-    if abs(one.log_phi - other.log_phi) > _TIE * max(1.0, abs(one.log_phi)):
-        return one.log_phi < other.log_phi
-    return one[1:6] < other[1:6]
-
-
-def least_bottleneck(values: Array, layers: int) -> float:
-    """A lower bound of the largest ``values[i, n_i - 1]`` over all splits; exact where it grows with n. (P, N)."""
-    rising = np.minimum.accumulate(values[:, ::-1], axis=1)
-    if rising.size < layers:
-        return math.inf
-    counted = float(np.partition(rising, layers - 1, axis=None)[layers - 1])
-    return max(counted, float(rising[:, -1].max()))
+            self._push(bound, with_interval(node, widest, (above, high)))

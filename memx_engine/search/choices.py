@@ -103,47 +103,35 @@ class Choices:
 def build_choices(table: StageTable, variance_kind: str, limits: Limits, *, by_variance: bool) -> Choices | None:
     """Choices that fit memory and limits, None when a stage has none.
 
-    Options that can never matter are dropped: more time at the same memory, and, where variance has no weight
-    (``by_variance`` false), no less memory and no less time.
+    Where variance has no weight (``by_variance`` false), options with no less memory and no less time are dropped; with
+    variance more memory can be worth having.
     """
     p, layers = table.stages, table.layers
     most = layers - p + 1
     if most < 1:
         return None
-    time = table.forward_s[:, 1 : most + 1] + table.backward_s[:, 1 : most + 1]
     memory = table.memory_bytes[:, 1 : most + 1]
     reserve = np.broadcast_to(np.asarray(limits.reserve_bytes, dtype=np.float64), (p,))
     room = np.asarray(table.capacity_bytes, dtype=np.float64) - reserve
-    tail = table.tail_s[:, 1 : most + 1]
-    valid = (memory <= room[:, None, None]) & np.isfinite(time) & np.isfinite(tail)[:, :, None]
+    valid = (memory <= room[:, None, None]) & np.isfinite(memory)
     for i, pinned in enumerate(limits.layers or ()):
         if pinned is not None:
             valid[i, np.arange(1, most + 1) != pinned] = False
     for i, chosen in enumerate(limits.recompute or ()):
         if chosen is not None:
-            valid[i, :, np.arange(time.shape[2]) != chosen] = False
-    counts = np.flatnonzero(valid.any(axis=(0, 2)))
+            valid[i, :, np.arange(valid.shape[2]) != chosen] = False
     if not valid.any(axis=(1, 2)).all():
         return None
-    columns = int(counts[-1]) + 1
-    time, memory, tail, valid = time[:, :columns], memory[:, :columns], tail[:, :columns], valid[:, :columns]
-    memory = np.where(valid, memory, np.inf)
-    time = np.where(valid, time, np.inf)
-    option = np.broadcast_to(np.arange(time.shape[2]), time.shape)
-    if time.shape[2] > 1 and not limits.same_recompute:
-        order = np.lexsort((time, memory), axis=2)
-        memory, time = np.take_along_axis(memory, order, 2), np.take_along_axis(time, order, 2)
-        option = np.take_along_axis(option, order, 2)
-        keep = np.isfinite(time)
-        if by_variance:
-            keep[:, :, 1:] &= memory[:, :, 1:] != memory[:, :, :-1]
-        else:
-            keep[:, :, 1:] &= time[:, :, 1:] < np.minimum.accumulate(time, axis=2)[:, :, :-1]
-        width = int(keep.sum(axis=2).max())
-        packed = np.argsort(~keep, axis=2, kind="stable")[:, :, :width]
-        memory = np.take_along_axis(np.where(keep, memory, np.inf), packed, 2)
-        time = np.take_along_axis(np.where(keep, time, np.inf), packed, 2)
-        option = np.take_along_axis(option, packed, 2)
+    columns = int(np.flatnonzero(valid.any(axis=(0, 2)))[-1]) + 1
+    kept = np.flatnonzero(valid.any(axis=(0, 1)))
+    at = (slice(None), slice(1, columns + 1), kept if len(kept) < valid.shape[2] else slice(None))
+    valid = valid[:, :columns, at[2]]
+    time = np.where(valid, table.forward_s[at] + table.backward_s[at], np.inf)
+    memory = np.where(valid, table.memory_bytes[at], np.inf)
+    tail = table.tail_s[:, 1 : columns + 1]
+    option = np.broadcast_to(kept, time.shape)
+    if not by_variance and not limits.same_recompute:
+        memory, time, option = _undominated(memory, time, option)
 
     finite = np.isfinite(memory)
     measure = np.where(finite, memory, 0.0)
@@ -164,4 +152,19 @@ def build_choices(table: StageTable, variance_kind: str, limits: Limits, *, by_v
         scale=scale,
         layers=layers,
         form=form,
+    )
+
+
+def _undominated(memory: Array, time: Array, option: NDArray[np.int64]) -> tuple[Array, Array, NDArray[np.int64]]:
+    """Options by rising memory and falling time, packed to the front of the last axis."""
+    order = np.lexsort((time, memory), axis=2)
+    memory, time = np.take_along_axis(memory, order, 2), np.take_along_axis(time, order, 2)
+    keep = np.isfinite(time)
+    keep[:, :, 1:] &= time[:, :, 1:] < np.minimum.accumulate(time, axis=2)[:, :, :-1]
+    packed = np.argsort(~keep, axis=2, kind="stable")[:, :, : int(keep.sum(axis=2).max())]
+    memory, time = np.where(keep, memory, np.inf), np.where(keep, time, np.inf)
+    return (
+        np.take_along_axis(memory, packed, 2),
+        np.take_along_axis(time, packed, 2),
+        np.take_along_axis(np.take_along_axis(option, order, 2), packed, 2),
     )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memx_engine.cost.table import StageTable
-from memx_engine.search.branch_and_bound import BranchAndBound, Criterion, least_bottleneck
-from memx_engine.search.choices import NO_LIMITS, Choices, Limits, TimeForm, build_choices
+from memx_engine.search.branch_and_bound import BranchAndBound
+from memx_engine.search.choices import NO_LIMITS, Choices, Limits, build_choices
+from memx_engine.search.nodes import Criterion
 from memx_engine.search.objective import Objective
 
-__all__ = ["Limits", "Solution", "count_plans", "evaluate_split", "root_bound", "root_corner", "solve"]
+__all__ = ["Limits", "Solution", "solve"]
 
 
 @dataclass(frozen=True)
@@ -127,88 +128,3 @@ def masks_of(choices: Choices, limits: Limits) -> list[NDArray[np.bool_]] | None
         kept = np.unique(choices.option[choices.valid]).tolist()
         regions = [region & (choices.option == option) for option in kept for region in regions]
     return regions if difference is not None or limits.same_recompute else None
-
-
-def evaluate_split(
-    table: StageTable, layers: Sequence[int], options: Sequence[int], variance_kind: str = "bytes"
-) -> tuple[float, float, float]:
-    """(time_s by the solver's form, peak_bytes, variance) of one complete plan, whether it fits or not."""
-    stage, n, r = np.arange(table.stages), np.array(layers), np.array(options)
-    time = table.forward_s[stage, n, r] + table.backward_s[stage, n, r]
-    form = TimeForm.of(table)
-    period = (time + form.transfers_s).max()
-    time_s = form.period_factor * period + form.sum_factor * time.sum() + form.constant_s
-    memory = table.memory_bytes[stage, n, r]
-    measure = memory / table.capacity_bytes if variance_kind == "utilization" else memory
-    share = table.gpus / table.gpus.sum()
-    mean = share @ measure
-    return float(time_s + table.tail_s[stage, n].max()), float(memory.max()), float(share @ (measure - mean) ** 2)
-
-
-def root_corner(
-    table: StageTable, variance_kind: str = "bytes", *, reserve_bytes: float = 0.0
-) -> tuple[float, float, float] | None:
-    """Lower bounds of (time_s, peak_bytes, variance) over all fitting plans, each alone; None when nothing fits.
-
-    No dynamic programme: bottlenecks by counting layers, Σt by Lagrange multipliers, the variance by the intervals
-    that each stage's memory can lie in. None means proven infeasible; a corner does not prove that a plan fits.
-    """
-    p, layers = table.stages, table.layers
-    most = layers - p + 1
-    if most < 1:
-        return None
-    memory = table.memory_bytes[:, 1 : most + 1]
-    fits = memory <= (np.asarray(table.capacity_bytes, dtype=np.float64) - reserve_bytes)[:, None, None]
-    if not fits.any(axis=(1, 2)).all():
-        return None
-    time = np.where(fits, table.forward_s[:, 1 : most + 1] + table.backward_s[:, 1 : most + 1], np.inf).min(axis=2)
-    lightest = np.where(fits, memory, np.inf).min(axis=2)
-    form = TimeForm.of(table)
-    period = least_bottleneck(time + form.transfers_s[:, None], layers)
-    peak = least_bottleneck(lightest, layers)
-    tail = least_bottleneck(np.where(np.isfinite(time), table.tail_s[:, 1 : most + 1], np.inf), layers)
-    if not (math.isfinite(period) and math.isfinite(peak)):
-        return None
-    # Any price per layer gives a bound of the cheapest sum; the stages' own rates are the prices worth trying.
-    n = np.arange(1, most + 1)
-    prices = np.unique((time / n).min(axis=1))
-    priced = (time[None] - prices[:, None, None] * n).min(axis=2).sum(axis=1) + prices * layers
-    time_s = form.period_factor * period + form.sum_factor * float(priced.max()) + form.constant_s + tail
-    return time_s, peak, _least_variance(table, memory, fits, variance_kind)
-
-
-def _least_variance(table: StageTable, memory: NDArray[np.float64], fits: NDArray[np.bool_], kind: str) -> float:
-    """Variance when every stage's memory moves freely between its least and its most."""
-    low = np.where(fits, memory, np.inf).min(axis=(1, 2))
-    high = np.where(fits, memory, -np.inf).max(axis=(1, 2))
-    if kind == "utilization":
-        low, high = low / table.capacity_bytes, high / table.capacity_bytes
-    share = table.gpus / table.gpus.sum()
-    # The sum of squared distances from c to the intervals is convex in c: its slope changes sign once.
-    left, right = float(low.min()), float(high.max())
-    for _ in range(60):
-        c = 0.5 * (left + right)
-        if share @ (c - np.clip(c, low, high)) > 0:
-            right = c
-        else:
-            left = c
-        if low.max() <= c <= high.min():
-            return 0.0
-    c = 0.5 * (left + right)
-    return float(share @ (c - np.clip(c, low, high)) ** 2) * (1 - 1e-9)
-
-
-def root_bound(table: StageTable, objective: Objective, *, reserve_bytes: float = 0.0) -> float | None:
-    """A cheap lower bound of Phi over all fitting plans; None when nothing fits."""
-    corner = root_corner(table, objective.variance_kind, reserve_bytes=reserve_bytes)
-    return None if corner is None else objective.phi(*corner)
-
-
-def count_plans(table: StageTable) -> int:
-    """Complete plans of the skeleton, fitting or not: splits times recompute (rounded above 2**53)."""
-    exists = np.isfinite(table.memory_bytes).sum(axis=2).astype(np.float64)
-    ways = np.zeros(table.layers + 1)
-    ways[0] = 1.0
-    for row in exists:
-        ways = np.convolve(ways, row)[: table.layers + 1]
-    return round(float(ways[-1]))

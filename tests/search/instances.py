@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
 
+from memx_engine.cost.pipeline import additive_time, interleaved_estimate
 from memx_engine.cost.table import StageTable
 from memx_engine.plan import FULL, NONE, SELECTIVE, Recompute
 from memx_engine.search.objective import PROFILES, Objective, References, Weights
-from memx_engine.search.solver import Limits, evaluate_split
+from memx_engine.search.solver import Limits
 
 PURE = {"time": (1.0, 0.0, 0.0), "peak": (0.0, 1.0, 0.0), "variance": (0.0, 0.0, 1.0)}
 ALL_WEIGHTS = {**PROFILES, **PURE, "no-variance": (0.6, 0.4, 0.0), "no-time": (0.0, 0.5, 0.5)}
@@ -86,6 +88,26 @@ def make_objective(table: StageTable, weights: tuple[float, float, float], varia
     floor = (0.1 * peak) ** 2 if variance_kind == "bytes" else 0.01
     references = References(0.01 * table.micro_batches, peak, variance, max(0.01 * variance, floor))
     return Objective(Weights("test", *weights), references, variance_kind)
+
+
+def evaluate_split(
+    table: StageTable, layers: Sequence[int], options: Sequence[int], variance_kind: str = "bytes"
+) -> tuple[float, float, float]:
+    """(time_s, peak_bytes, variance) of one complete plan, by the closed forms of the cost room."""
+    stage, n, r = np.arange(table.stages), np.array(layers), np.array(options)
+    time = table.time_s[stage, n, r]
+    tails, g, v = table.tail_s[stage, n], table.micro_batches, table.virtual_stages
+    if v == 1:
+        time_s = additive_time(time, g, p2p_s=table.p2p_s, tails_s=tails, fixed_s=table.fixed_s)
+    else:
+        time_s = interleaved_estimate(
+            time, g, v, p2p_s=table.p2p_s, wrap_s=table.wrap_s, tails_s=tails, fixed_s=table.fixed_s
+        )
+    memory = table.memory_bytes[stage, n, r]
+    per_gpu = np.repeat(
+        memory / table.capacity_bytes if variance_kind == "utilization" else memory, table.gpus.astype(int)
+    )
+    return time_s, float(memory.max()), float(per_gpu.var())
 
 
 def brute_force(

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from memx_engine.errors import InputError
-from memx_engine.search.solver import Limits, count_plans, evaluate_split, root_bound, root_corner, solve
-from tests.search.instances import ALL_WEIGHTS, PURE, brute_force, make_objective, random_table
+from memx_engine.search.solver import Limits, solve
+from tests.search.instances import ALL_WEIGHTS, PURE, brute_force, evaluate_split, make_objective, random_table
 
 KINDS = ("bytes", "utilization")
 
@@ -97,13 +97,12 @@ def test_closes_on_an_incumbent() -> None:
         assert worse is not None
         assert worse.phi == pytest.approx(free.phi, rel=1e-9)
         assert worse.optimal and not worse.closed
-        for factor in (0.99, 0.5):
+        for factor in (0.99, 0.5, 1e-6):
             better = solve(table, objective, incumbent_phi=free.phi * factor)
             assert better is not None
             assert better.closed and not better.optimal
             assert free.phi * factor * (1 - 1e-9) <= better.lower_bound_phi <= free.phi * (1 + 1e-9)
             assert better.phi >= free.phi * (1 - 1e-9)
-            assert better.nodes <= free.nodes
             closed_early += better.nodes == 1
     assert closed_early > 20
 
@@ -175,22 +174,6 @@ def test_ties_take_the_faster_plan() -> None:
     assert solution.time_s == pytest.approx(fastest)
 
 
-def test_root_corner_is_below_every_plan() -> None:
-    rng = np.random.default_rng(12)
-    for k in range(120):
-        stages = int(rng.integers(1, 5))
-        table = random_table(rng, stages, int(rng.integers(stages, stages + 5)), tightness=rng.uniform(0, 1.1))
-        objective = make_objective(table, (0.4, 0.2, 0.4), KINDS[k % 2])
-        best, plans = brute_force(table, objective)
-        corner = root_corner(table, objective.variance_kind)
-        bound = root_bound(table, objective)
-        if not plans:
-            continue
-        assert corner is not None and bound is not None
-        assert all(corner[d] <= min(plan[d] for plan in plans) * (1 + 1e-9) + 1e-12 for d in range(3))
-        assert bound <= best * (1 + 1e-9)
-
-
 def test_interleaved_is_solved_but_never_certified() -> None:
     rng = np.random.default_rng(13)
     solved = 0
@@ -213,16 +196,6 @@ def test_fewer_layers_than_stages_is_infeasible() -> None:
     table = random_table(np.random.default_rng(1), 4, 3)
     objective = make_objective(table, (0.4, 0.2, 0.4))
     assert solve(table, objective) is None
-    assert root_bound(table, objective) is None
-
-
-def test_count_plans() -> None:
-    rng = np.random.default_rng(14)
-    for blocks in (False, True):
-        table = random_table(rng, 3, 7, tightness=0.0, blocks=blocks)
-        table = replace(table, capacity_bytes=np.full(3, 1e15))
-        _, plans = brute_force(table, make_objective(table, (1, 0, 0)))
-        assert count_plans(table) == len(plans)
 
 
 def test_limits_are_checked() -> None:
