@@ -10,7 +10,6 @@ import json
 import sqlite3
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +18,7 @@ from memx_engine.errors import MemxError
 from memx_engine.lockfile import Holder, LockFile, read_holder
 from memx_engine.measurement import Measurement
 from memx_engine.profile.records import measurement_from_document, measurement_to_document
+from memx_engine.profile.store import ImportedRow
 
 FILE_NAME = "memx.sqlite"
 LOCK_NAME = "memx.lock"
@@ -44,16 +44,6 @@ def _version_1(db: sqlite3.Connection) -> None:
 
 MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_version_1,)
 """Step n brings a file of version n to version n + 1; steps are never changed once released."""
-
-
-@dataclass(frozen=True)
-class ImportedRow:
-    """One row of an imported table or log: ``kind`` is ``iteration`` or ``layer``, ``document`` its columns."""
-
-    source: str
-    kind: str
-    document: dict[str, Any]
-    digest: str
 
 
 class Workspace:
@@ -208,12 +198,20 @@ class Workspace:
 
     def imported(self, kind: str) -> Iterator[ImportedRow]:
         """Imported rows of one kind in the order they came."""
-        with self._guard("read"):
-            rows = self._db.execute(
-                "SELECT source, digest, document FROM imported WHERE kind = ? ORDER BY id", (kind,)
-            ).fetchall()
-        for source, digest, document in rows:
-            yield ImportedRow(source, kind, json.loads(document), digest)
+        last = 0
+        while True:
+            # In pages: a table may hold a million rows, and another session may be adding to it.
+            with self._guard("read"):
+                rows = self._db.execute(
+                    "SELECT source, digest, document, id FROM imported WHERE kind = ? AND id > ?"
+                    " ORDER BY id LIMIT 2000",
+                    (kind, last),
+                ).fetchall()
+            if not rows:
+                return
+            last = rows[-1][3]
+            for source, digest, document, _ in rows:
+                yield ImportedRow(source, kind, json.loads(document), digest)
 
     def set_note(self, name: str, document: dict[str, Any]) -> None:
         """Keep a small named document, such as the last profiling design."""

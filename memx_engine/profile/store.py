@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from memx_engine.measurement import Measurement
 
@@ -29,11 +30,43 @@ class MeasurementStore(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class ImportedRow:
+    """One row of an imported table or log.
+
+    Attributes:
+        source: Name of the file. kind: ``iteration`` or ``layer``. document: Its columns, empty cells left out.
+        digest: The same for equal rows, whatever file they come from.
+    """
+
+    source: str
+    kind: str
+    document: dict[str, Any]
+    digest: str
+
+
+class ImportStore(Protocol):
+    """Keeps imported rows, each once."""
+
+    def add_imported(self, rows: list[ImportedRow]) -> int:
+        """Store ``rows`` for good; returns how many were new."""
+        ...
+
+    def imported(self, kind: str) -> Iterator[ImportedRow]:
+        """The rows of one kind in the order they came."""
+        ...
+
+
+class Store(MeasurementStore, ImportStore, Protocol):
+    """All that planning reads: measurements and imported rows."""
+
+
 class MemoryStore:
     """A store for tests and for planning without a workspace."""
 
     def __init__(self) -> None:
         self._kept: list[Measurement] = []
+        self._imported: dict[str, ImportedRow] = {}
 
     def add(self, measurement: Measurement) -> None:
         self._kept.append(measurement)
@@ -47,3 +80,12 @@ class MemoryStore:
 
     def counts(self) -> dict[tuple[str, str, str], int]:
         return dict(Counter((m.truth_name, m.point.gpu_type, m.outcome.value) for m in self._kept))
+
+    def add_imported(self, rows: list[ImportedRow]) -> int:
+        before = len(self._imported)
+        for row in rows:
+            self._imported.setdefault(row.digest, row)
+        return len(self._imported) - before
+
+    def imported(self, kind: str) -> Iterator[ImportedRow]:
+        return iter([row for row in self._imported.values() if row.kind == kind])

@@ -1,0 +1,1 @@
+"""Measurements from elsewhere: tables of iterations and of layers (CSV), and Megatron-LM training logs."""
