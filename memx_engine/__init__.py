@@ -72,6 +72,12 @@ if TYPE_CHECKING:
     from memx_engine.profile.design import design_profile as design_profile
     from memx_engine.profile.impact import Impact as Impact
     from memx_engine.profile.impact import Trend as Trend
+    from memx_engine.profile.importers.exporting import EXPORTS as EXPORTS
+    from memx_engine.profile.importers.exporting import export_table as export_table
+    from memx_engine.profile.importers.reading import FileImport as FileImport
+    from memx_engine.profile.importers.reading import Reasons as Reasons
+    from memx_engine.profile.importers.reading import import_document as import_document
+    from memx_engine.profile.importers.reading import import_file as import_file
     from memx_engine.profile.loop import ProfileOptions as ProfileOptions
     from memx_engine.profile.loop import refuse_without_resume as refuse_without_resume
     from memx_engine.profile.loop import run_profile as run_profile
@@ -168,6 +174,8 @@ _HOMES = {
     "predict.calibrated": ("Calibrated",),
     "profile.design": ("DesignSummary", "ProfileDesign", "design_document", "design_profile"),
     "profile.impact": ("Impact", "Trend"),
+    "profile.importers.exporting": ("EXPORTS", "export_table"),
+    "profile.importers.reading": ("FileImport", "Reasons", "import_document", "import_file"),
     "profile.loop": ("ProfileOptions", "refuse_without_resume", "run_profile"),
     "profile.parameters": ("exhaustive_count", "sparse_count"),
     "profile.progress": ("EventKind", "ProfileEvent", "ProfileProgress", "TypeProgress", "TypeState"),

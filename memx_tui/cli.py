@@ -5,6 +5,7 @@ Nothing heavy is imported here: ``--help`` and ``--version`` must not wait for n
 
 from __future__ import annotations
 
+import keyword
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -25,6 +26,7 @@ EXIT_INTERRUPTED = 130
 VERBS = {
     "plan": "Search for the best plans of a cluster and a model.",
     "profile": "Measure what the plans rest on, on one device of each type.",
+    "import": "Read measurement tables (CSV) and Megatron logs into a workspace.",
     "explain": "Judge one plan: does it fit, what does it cost, why.",
     "compare": "Put two to four plan files side by side.",
     "show": "Show a plan file as the dashboard does.",
@@ -44,7 +46,9 @@ class VerbGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
-        command: click.Command = import_module(f"memx_tui.commands.{cmd_name}").command
+        # The module of a verb that is a Python keyword has a trailing underscore.
+        module = f"{cmd_name}_" if keyword.iskeyword(cmd_name) else cmd_name
+        command: click.Command = import_module(f"memx_tui.commands.{module}").command
         return command
 
     def resolve_command(

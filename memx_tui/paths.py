@@ -55,6 +55,11 @@ class Paths:
             plain = f"{plain or 'cluster'}-{hashlib.sha256(cluster_name.encode()).hexdigest()[:8]}"
         return self.workspaces / plain
 
+    @property
+    def imported(self) -> Path:
+        """Where imported tables go while no ``--workspace`` is given."""
+        return self.workspaces / "imported"
+
     def as_dict(self) -> dict[str, Path]:
         """Every place by name, in the order in which people look for them."""
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -15,45 +16,76 @@ from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Measurement
 from memx_engine.plan import Estimate, Plan, Provenance, Recompute, Skeleton
 from memx_engine.predict.calibration import Calibration, calibrate
+from memx_engine.predict.compositions import Composition, Runs, find_runs, fit_compositions, layer_measurements
 from memx_engine.predict.factors import PRIOR_POINTS
-from memx_engine.profile.store import MeasurementStore
+from memx_engine.profile.importers.columns import Kind
+from memx_engine.profile.store import Store
 
 _WEAKEST_FIRST = (Provenance.UNCALIBRATED, Provenance.SIMULATED, Provenance.MEASURED)
 
 
 class Calibrated:
-    """First principles with one shrunk factor per GPU type and metric: time, activations, fragmentation, context.
+    """First principles with shrunk factors from measurements.
 
-    The factors scale the terms of a stage's cost, so tables and estimates agree as those of first principles do.
-    Without usable measurements it is first principles, ``uncalibrated``, with the same fingerprint.
+    Stages: one factor per GPU type for time, activations, fragmentation and context. They scale the terms of a stage's
+    cost, so tables and estimates agree as those of first principles do. Iterations: one factor per GPU type from
+    imported runs; a skeleton takes the geometric mean over its GPUs, whatever split and recompute, so that inside a
+    skeleton it is a constant and the exact solver stays exact. Without usable data all of it is first principles,
+    ``uncalibrated``, with the same fingerprint.
     """
 
-    def __init__(self, cluster: Cluster, model: TransformerSpec, job: Job, calibration: Calibration) -> None:
-        self.cluster, self.model, self.job, self.calibration = cluster, model, job, calibration
+    def __init__(
+        self,
+        cluster: Cluster,
+        model: TransformerSpec,
+        job: Job,
+        calibration: Calibration,
+        compositions: Mapping[str, Composition] | None = None,
+        left_out: tuple[str, ...] = (),
+    ) -> None:
+        self.cluster, self.model, self.job = cluster, model, job
+        self.calibration, self.compositions = calibration, dict(compositions or {})
+        self._left_out = (*calibration.left_out, *left_out)
         self._base = FirstPrinciples(cluster, model, job, calibration.corrections)
         self._fingerprint = self._base.fingerprint
-        if calibration.types:
+        if self.calibrated:
             known = {
                 name: [dict(c.truths), [[metric, f.value, f.points] for metric, f in c.factors.items()]]
                 for name, c in calibration.types.items()
             }
-            text = json.dumps([self._fingerprint, known], sort_keys=True)
+            composed = {name: [c.factor.value, c.factor.points] for name, c in self.compositions.items()}
+            text = json.dumps([self._fingerprint, known, composed], sort_keys=True)
             self._fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @classmethod
-    def fit(cls, cluster: Cluster, model: TransformerSpec, job: Job, measurements: Iterable[Measurement]) -> Calibrated:
-        """The estimator that ``measurements`` give."""
-        return cls(cluster, model, job, calibrate(cluster, model, job, measurements))
+    def fit(
+        cls,
+        cluster: Cluster,
+        model: TransformerSpec,
+        job: Job,
+        measurements: Iterable[Measurement],
+        runs: Runs | None = None,
+    ) -> Calibrated:
+        """The estimator that ``measurements`` of stages and ``runs`` of whole iterations give.
+
+        Runs are compared with what the corrected stages are composed to, so that no miss is corrected twice.
+        """
+        runs = runs or Runs()
+        calibration = calibrate(cluster, model, job, measurements, really_measured=runs.real_types)
+        compositions = fit_compositions(runs, calibration.corrections)
+        return cls(cluster, model, job, calibration, compositions, runs.left_out)
 
     @classmethod
-    def of_store(cls, cluster: Cluster, model: TransformerSpec, job: Job, store: MeasurementStore) -> Calibrated:
-        """The estimator that everything in ``store`` gives."""
-        return cls.fit(cluster, model, job, store.measurements())
+    def of_store(cls, cluster: Cluster, model: TransformerSpec, job: Job, store: Store) -> Calibrated:
+        """The estimator that everything in ``store`` gives: measured points, imported layers and iterations."""
+        runs = find_runs(cluster, job, store.imported(Kind.ITERATION.value))
+        layers = layer_measurements(cluster, store.imported(Kind.LAYER.value))
+        return cls.fit(cluster, model, job, [*store.measurements(), *layers], runs)
 
     @property
     def calibrated(self) -> bool:
         """Whether anything measured moves any prediction."""
-        return bool(self.calibration.types)
+        return bool(self.calibration.types or self.compositions)
 
     @property
     def fingerprint(self) -> str:
@@ -80,18 +112,22 @@ class Calibrated:
     @property
     def assumed(self) -> tuple[str, ...]:
         """What was measured, on which ground, what was left out, and what the model takes for granted."""
+        if not self.calibrated:
+            return (*self._left_out, *self._base.assumed)
         types = self.calibration.types
-        if not types:
-            return (*self.calibration.left_out, *self._base.assumed)
-        missing = [t.name for t in self.cluster.gpu_types if t.name not in types]
-        unmeasured = [
-            f"{name}: nothing is measured: first principles with the catalogue's defaults" for name in missing
-        ]
-        shrinking = f"factors are medians of n points' log ratios, times n / (n + {PRIOR_POINTS:g})"
-        known = all(c.factors["fragmentation"].points for c in types.values()) and not missing
-        fragmentation = [] if known else [f"where not measured, {self._base.fragmentation_assumed}"]
-        said = (*map(str, types.values()), shrinking, *unmeasured, *self.calibration.left_out)
-        return (*said, *fragmentation, *self._base.modelled)
+        said = [*map(str, types.values()), *map(str, self.compositions.values())]
+        said.append(f"factors are medians of n log ratios, times n / (n + {PRIOR_POINTS:g})")
+        for name in (t.name for t in self.cluster.gpu_types):
+            if name not in types and name not in self.compositions:
+                said.append(f"{name}: nothing is measured: first principles with the catalogue's defaults")
+            elif name not in types:
+                said.append(f"{name}: no single stage is measured: memory is first principles with the defaults")
+        said += self._left_out
+        if len(types) < len(self.cluster.gpu_types) or any(
+            not c.factors["fragmentation"].points for c in types.values()
+        ):
+            said.append(f"where not measured, {self._base.fragmentation_assumed}")
+        return (*said, *self._base.modelled)
 
     def must_untie(self, skeleton: Skeleton) -> bool:
         return self._base.must_untie(skeleton)
@@ -103,17 +139,58 @@ class Calibrated:
         return self._base.collapsed_options(skeleton)
 
     def exchange_rates(self, skeleton: Skeleton) -> tuple[ExchangeRate, ...]:
-        return self._base.exchange_rates(skeleton)
+        factor = self._composed(skeleton)
+        return tuple(replace(rate, extra_s=rate.extra_s * factor) for rate in self._base.exchange_rates(skeleton))
 
     def stage_table(self, skeleton: Skeleton) -> StageTable:
-        return self._base.stage_table(skeleton)
+        """As first principles', times scaled by the skeleton's composition factor."""
+        table, factor = self._base.stage_table(skeleton), self._composed(skeleton)
+        if factor == 1.0:
+            return table
+        return replace(
+            table,
+            forward_s=table.forward_s * factor,
+            backward_s=table.backward_s * factor,
+            tail_s=table.tail_s * factor,
+            p2p_s=table.p2p_s * factor,
+            fixed_s=table.fixed_s * factor,
+            wrap_s=table.wrap_s * factor,
+        )
 
     def estimate(self, plan: Plan) -> Estimate:
-        """As first principles'; ``provenance`` is the weakest word among the types of ``plan``."""
-        made = self._base.estimate(plan)
-        return replace(made, provenance=self._weakest([stage.gpu_type for stage in plan.stages]))
+        """As first principles', scaled alike; ``provenance`` is the weakest word among the types of ``plan``."""
+        made, factor = self._base.estimate(plan), self._composed(plan.skeleton)
+        made = replace(made, provenance=self._weakest([stage.gpu_type for stage in plan.stages]))
+        if factor == 1.0:
+            return made
+        return replace(
+            made,
+            iteration_time_s=made.iteration_time_s * factor,
+            additive_time_s=made.additive_time_s * factor,
+            lower_bound_s=made.lower_bound_s * factor,
+            tokens_per_s=made.tokens_per_s / factor,
+            time_breakdown_s={part: seconds * factor for part, seconds in made.time_breakdown_s.items()},
+            stage_forward_s=tuple(s * factor for s in made.stage_forward_s),
+            stage_backward_s=tuple(s * factor for s in made.stage_backward_s),
+            p2p_s=tuple(s * factor for s in made.p2p_s),
+            tail_s=tuple(s * factor for s in made.tail_s),
+        )
+
+    def _composed(self, skeleton: Skeleton) -> float:
+        """Geometric mean over the skeleton's GPUs of their types' composition factors."""
+        if not self.compositions:
+            return 1.0
+        logs = gpus = 0.0
+        for placement in skeleton.placements:
+            known = self.compositions.get(placement.gpu_type)
+            gpus += len(placement.ranks)
+            logs += len(placement.ranks) * (math.log(known.factor.value) if known else 0.0)
+        return math.exp(logs / gpus)
 
     def _weakest(self, gpu_types: Iterable[str]) -> Provenance:
-        known = self.calibration.types
-        words = {known[name].provenance if name in known else Provenance.UNCALIBRATED for name in gpu_types}
+        words = {word for name in gpu_types for word in self._words(name)}
         return next((word for word in _WEAKEST_FIRST if word in words), Provenance.UNCALIBRATED)
+
+    def _words(self, gpu_type: str) -> tuple[Provenance, ...]:
+        known = (self.calibration.types.get(gpu_type), self.compositions.get(gpu_type))
+        return tuple(found.provenance for found in known if found is not None) or (Provenance.UNCALIBRATED,)

@@ -94,7 +94,12 @@ def calibrate(
     other_precision: Counter[tuple[str, Precision]] = Counter()
     for measurement in measurements:
         point = measurement.point
-        if point.gpu_type not in cluster.ranks_by_type or measurement.outcome not in (Outcome.OK, Outcome.OOM):
+        # An embedding or a head alone tells little of what layers take.
+        if (
+            point.layers == 0
+            or point.gpu_type not in cluster.ranks_by_type
+            or measurement.outcome not in (Outcome.OK, Outcome.OOM)
+        ):
             continue
         if point.precision is not job.precision:
             other_precision[point.gpu_type, point.precision] += 1

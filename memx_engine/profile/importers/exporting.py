@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import csv
+import json
 import tempfile
 from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
 from memx_engine.measurement import Measurement, Outcome
 from memx_engine.profile.importers.columns import COLUMNS, LAYER_COLUMNS, Kind
+from memx_engine.profile.store import Store
 from memx_engine.units import GIB, MIB
+
+EXPORTS = ("iteration", "layer", "measured")
+"""What can be written: imported iterations, imported layers, measured points (as layer rows)."""
 
 
 def write_rows(rows: Iterable[Mapping[str, Any]], kind: Kind, stream: IO[str]) -> int:
@@ -17,8 +22,6 @@ def write_rows(rows: Iterable[Mapping[str, Any]], kind: Kind, stream: IO[str]) -
 
     Rows come once and the header must be known before the first, so they pass through a temporary file.
     """
-    import json
-
     known = COLUMNS[kind]
     used: dict[str, None] = {}
     count = 0
@@ -77,3 +80,11 @@ def measurement_columns(measurement: Measurement) -> dict[str, Any] | None:
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else seconds * 1e3
+
+
+def export_table(store: Store, what: str, stream: IO[str]) -> int:
+    """Write one of :data:`EXPORTS` of ``store`` as CSV; returns the number of rows."""
+    if what == "measured":
+        rows = (row for m in store.measurements() if (row := measurement_columns(m)) is not None)
+        return write_rows(rows, Kind.LAYER, stream)
+    return write_rows((row.document for row in store.imported(what)), Kind(what), stream)

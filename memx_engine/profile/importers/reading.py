@@ -46,11 +46,12 @@ _COMPRESSED = {
 
 @dataclass
 class Reasons:
-    """Why rows were set aside: the first ones by line, all of them by reason."""
+    """Why rows were set aside: the first ones by line, all of them by reason with the line of its first."""
 
     total: int = 0
     first: list[tuple[int, str]] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
+    first_line: dict[str, int] = field(default_factory=dict)
 
     def add(self, line: int, reason: str) -> None:
         self.total += 1
@@ -58,6 +59,7 @@ class Reasons:
             self.first.append((line, reason))
         if reason in self.counts or len(self.counts) < _MOST_REASONS:
             self.counts[reason] += 1
+            self.first_line.setdefault(reason, line)
         else:
             self.counts["other reasons"] += 1
 
@@ -276,3 +278,37 @@ def _import_log(stream: IO[str], source: str, where: str, store: ImportStore, gp
     if gpu_type is None:
         made.notes = ("a log does not say which GPUs it ran on: give --gpu-type",)
     return made
+
+
+def import_document(files: list[FileImport], folder: Path) -> dict[str, Any]:
+    """What ``import --json`` prints."""
+    return {
+        "schema": "memx/import/v1",
+        "workspace": str(folder),
+        "files": [
+            {
+                "file": made.source,
+                "kind": None if made.kind is None else made.kind.value,
+                "log": made.log,
+                "added": made.added,
+                "duplicates": made.duplicates,
+                "rejected": _reasons_document(made.rejected),
+                "not_judgeable": _reasons_document(made.not_judgeable),
+                "notes": list(made.notes),
+                "error": made.error or None,
+            }
+            for made in files
+        ],
+        "added": sum(made.added for made in files),
+        "duplicates": sum(made.duplicates for made in files),
+        "rejected": sum(made.rejected.total for made in files),
+        "not_judgeable": sum(made.not_judgeable.total for made in files),
+    }
+
+
+def _reasons_document(reasons: Reasons) -> dict[str, Any]:
+    return {
+        "total": reasons.total,
+        "first": [{"line": line, "reason": reason} for line, reason in reasons.first],
+        "reasons": dict(reasons.counts.most_common()),
+    }
