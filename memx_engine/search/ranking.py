@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 
@@ -25,7 +27,12 @@ class Ranking:
 
 
 def rank(
-    found: list[Assigned], fast: list[Assigned], objective: Objective, estimator: Estimator, rescored: int
+    found: list[Assigned],
+    fast: list[Assigned],
+    objective: Objective,
+    estimator: Estimator,
+    rescored: int,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Ranking:
     """Order plans by Phi, the best ``rescored`` of them by event time.
 
@@ -36,9 +43,11 @@ def rank(
     Args:
         found: One plan per skeleton. fast: Candidates for the fastest plan; one that is not in ``found`` stands beside
             the table.
+        should_stop: Asked before every simulation; once True only the head that is already simulated is kept, of at
+            least one plan.
     """
     pool, count = list(found), len(found)
-    timed = [(estimator.estimate(a.plan), a) for a in fast]
+    timed = [(estimator.estimate(a.plan), a) for k, a in enumerate(fast) if k == 0 or not should_stop()]
     if timed:
         fastest = min(timed, key=lambda item: item[0].iteration_time_s)[1]
         pool += [] if any(fastest.plan == a.plan for a in found) else [fastest]
@@ -49,6 +58,8 @@ def rank(
     wanted = list(range(count, len(pool))) or [0]
     while wanted:
         for i in wanted:
+            if i != wanted[0] and should_stop():
+                break
             estimates[i] = estimator.estimate(pool[i].plan)
             time_s[i] = estimates[i].iteration_time_s
             peak[i] = estimates[i].peak_bytes
@@ -57,6 +68,8 @@ def rank(
         order = np.lexsort((np.arange(count), variance[:count], peak[:count], time_s[:count], phi[:count]))
         front = pareto_mask(time_s, peak, variance)
         wanted = [int(i) for i in (*order[:rescored], *np.flatnonzero(front)) if int(i) not in estimates]
+        if should_stop():
+            wanted = [int(order[0])] if int(order[0]) not in estimates else []
 
     by_events = np.zeros(len(pool), dtype=np.bool_)
     by_events[list(estimates)] = True
@@ -78,10 +91,13 @@ def rank(
     def ranked(i: int) -> RankedPlan:
         return RankedPlan(place[i], pool[i].plan, estimates[i], float(phi[i]), bool(front[i]))
 
-    on_front = sorted((int(i) for i in np.flatnonzero(front)), key=lambda i: (time_s[i], place[i]))
+    on_front = sorted(
+        (int(i) for i in np.flatnonzero(front) if int(i) in estimates), key=lambda i: (time_s[i], place[i])
+    )
+    head = [int(i) for i in takewhile(lambda i: int(i) in estimates, order[:rescored])]
     return Ranking(
         table,
-        tuple(ranked(int(i)) for i in order[:rescored]),
+        tuple(ranked(i) for i in head),
         tuple(ranked(i) for i in on_front),
         ranked(min(estimates, key=lambda i: (time_s[i], phi[i], place[i]))),
     )

@@ -11,7 +11,7 @@ from memx_engine.errors import CancelledError, InputError
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Framework, Job
 from memx_engine.inputs.model import TransformerSpec
-from memx_engine.plan import Skeleton
+from memx_engine.plan import Recompute, Skeleton
 from memx_engine.search.assign import Assigned, assign
 from memx_engine.search.bounds import Bounds, PlanFigures, compute_bounds
 from memx_engine.search.counting import count_plans
@@ -133,6 +133,7 @@ class _Search:
         self.one_recompute = job.framework is Framework.MEGATRON
         self.counts = PruneCounts()
         self.plans_covered = 0
+        self.recompute: dict[Recompute, None] = {}
         self.bounded: list[tuple[Skeleton, Bounds]] = []
         self.nearest: tuple[Skeleton, Bounds] | None = None
         self.found: list[Assigned] = []
@@ -157,7 +158,7 @@ class _Search:
             raise no_feasible_plan(space, self.nearest, should_stop=self._stops)
         fastest = self._fastest(objective)
         self._report("ranking", 0, 1, incumbents, force=True)
-        ranking = rank(self.found, fastest, objective, self.estimator, self.options.rescored)
+        ranking = rank(self.found, fastest, objective, self.estimator, self.options.rescored, self._cancels)
         return self._result(space, len(skeletons), objective, incumbents, ranking)
 
     def _bound(self, skeletons: list[Skeleton]) -> None:
@@ -167,6 +168,7 @@ class _Search:
                 return
             table = self.tables.get(skeleton, keep=True)
             bounds = compute_bounds(table, one_recompute=self.one_recompute)
+            self.recompute |= dict.fromkeys(table.options)
             self.plans_covered += count_plans(table, one_recompute=self.one_recompute)
             if self.nearest is None or bounds.excess_bytes < self.nearest[1].excess_bytes:
                 self.nearest = (skeleton, bounds)
@@ -281,7 +283,7 @@ class _Search:
             predictor_fingerprint=self.estimator.fingerprint,
             assumed=self._assumed(space, answer),
             objective=objective,
-            space=space.dimensions(),
+            space={**space.dimensions(), "recompute": tuple(map(str, self.recompute))},
             skeletons=legal + space.placement_pruned,
             pruned=self.counts,
             feasible=len(self.found),
@@ -299,7 +301,10 @@ class _Search:
         )
 
     def _certificate(self, objective: Objective, ranking: Ranking) -> Certificate:
-        """Interleaved skeletons are ranked by estimates and events, so the certificate leaves them out."""
+        """Interleaved skeletons are ranked by estimates and events, so the certificate leaves them out.
+
+        It calls nothing optimal where the plan shown first is interleaved.
+        """
         solved = [a for a in self.found if a.plan.skeleton.virtual_stages == 1] or self.found
         best = min(a.phi for a in solved)
         lower = min(*(a.lower_bound_phi for a in solved), self.unsolved_phi, best)
@@ -313,13 +318,12 @@ class _Search:
             best=best,
             lower_bound=lower if known else None,
             gap=(best - lower) / best if known else None,
-            optimal=known and lower >= best * (1.0 - 1e-9),
+            optimal=known and lower >= best * (1.0 - 1e-9) and shown.plan.skeleton.virtual_stages == 1,
             event_gap=max(0.0, 1.0 - least / shown.phi),
             rescored=len(ranking.plans),
         )
 
     def _assumed(self, space: Space, answer: RankedPlan) -> tuple[str, ...]:
-        types = [f"{t.name}: {', '.join(t.assumed)} assumed" for t in self.cluster.gpu_types if t.assumed]
         left_out = [f"left out of every plan: {reason}" for reason in space.excluded_types.values()]
         idle = [f"plan 1 leaves {n} {name} idle" for name, n in idle_gpus(self.cluster, answer.plan.skeleton).items()]
         shape = answer.plan.skeleton
@@ -334,16 +338,19 @@ class _Search:
             *self.model.assumed,
             *self.cluster.assumed,
             *getattr(self.estimator, "assumed", ()),
-            *types,
             *left_out,
             *idle,
             *([f"plan 1: {advice}"] if shape.pp > 1 else []),
             *stopped,
         )
 
-    def _stops(self) -> bool:
+    def _cancels(self) -> bool:
         if self._should_stop is not None and self._should_stop():
             self.cancelled = True
+        return self.cancelled
+
+    def _stops(self) -> bool:
+        self._cancels()
         limit = self.options.time_limit_s
         if limit is not None and time.monotonic() - self._began > limit:
             self.timed_out = True

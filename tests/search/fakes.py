@@ -36,10 +36,9 @@ class TableEstimator:
 
     def __init__(self, cluster: Cluster, model: TransformerSpec, job: Job, *, memory_scale: float = 1.0) -> None:
         self.cluster, self.model, self.job, self.memory_scale = cluster, model, job, memory_scale
-        self.tables = 0
+        self.estimates = 0
 
     def stage_table(self, skeleton: Skeleton) -> StageTable:
-        self.tables += 1
         layers, v, pp = self.model.layers, skeleton.virtual_stages, skeleton.pp
         shape = (pp, layers + 1, len(OPTIONS))
         forward, backward, memory = (np.full(shape, np.inf) for _ in range(3))
@@ -82,6 +81,7 @@ class TableEstimator:
         )
 
     def estimate(self, plan: Plan) -> Estimate:
+        self.estimates += 1
         skeleton, table = plan.skeleton, self.stage_table(plan.skeleton)
         at = (
             np.arange(skeleton.pp),

@@ -13,7 +13,7 @@ from memx_engine.search.result import SearchProgress, SearchResult
 from memx_engine.search.run import SearchOptions, search
 from memx_engine.search.space import enumerate_space
 from tests.builders import H100, make_cluster, make_job, make_model
-from tests.search.fakes import TableEstimator
+from tests.search.fakes import OPTIONS, TableEstimator
 
 
 def run(weights: str = "auto", **options: object) -> SearchResult:
@@ -32,6 +32,7 @@ def test_counts_add_up(result: SearchResult) -> None:
     assert result.skeletons == pruned.placement + pruned.memory + pruned.time + result.feasible
     assert result.feasible == len(result.table)
     assert result.plans_covered > result.skeletons
+    assert set(map(str, OPTIONS)) == set(result.space["recompute"])
 
 
 def test_table_is_in_rank_order(result: SearchResult) -> None:
@@ -131,6 +132,15 @@ def test_stopping_later_returns_the_best_so_far() -> None:
     )
     assert result.cancelled and 1 <= len(result.table) <= 4
     assert seen and [s.feasible for s in seen] == sorted(s.feasible for s in seen)
+
+
+def test_stopping_while_ranking_keeps_what_is_simulated(result: SearchResult) -> None:
+    cluster, model, job = make_cluster(), make_model(layers=12), make_job(global_batch=16)
+    estimator = TableEstimator(cluster, model, job)
+    stopped = search(cluster, model, job, estimator=estimator, should_stop=lambda: estimator.estimates >= 5)
+    assert stopped.cancelled and stopped.table.plans
+    assert 1 <= len(stopped.plans) < len(result.plans)
+    assert stopped.table.by_events[: len(stopped.plans)].all()
 
 
 def test_a_time_limit_still_gives_a_plan() -> None:
