@@ -114,14 +114,10 @@ class BranchAndBound:
         return self.choices.valid if self.masks is None else self.choices.valid & self.masks[root]
 
     def _root(self, root: int) -> Node | None:
-        choices, valid = self.choices, self._valid(root)
-        if not valid.any(axis=(1, 2)).all():
+        if not self._valid(root).any(axis=(1, 2)).all():
             return None
-        least = np.where(valid, choices.balance, np.inf).min(axis=(1, 2))
-        most = np.where(valid, choices.balance, -np.inf).max(axis=(1, 2))
-        mean = (float(choices.share @ least), float(choices.share @ most))
         whole = (-math.inf, math.inf)
-        return Node(whole, whole, whole, mean, (), root, choices.time_s.shape[1])
+        return Node(whole, whole, whole, whole, (), root, self.choices.time_s.shape[1])
 
     def _find_any(self) -> None:
         """Some plan of regions that were closed before one was seen."""
@@ -129,8 +125,9 @@ class BranchAndBound:
             node = self._root(root)
             opened = None if node is None else self._open(node, math.inf)
             if opened is not None:
-                node, penalty, spread, base_s = opened
-                self._ask(*self._gradient(base_s, (self._least_sum(penalty), 0.0)), penalty, spread)
+                _, penalty, spread, base_s = opened
+                fastest_s = float((self.choices.time_s[:, : penalty.shape[1]] + penalty).min(axis=(1, 2)).sum())
+                self._ask(*self._gradient(base_s, (fastest_s, 0.0)), penalty, spread)
 
     def _open(self, node: Node, target: float) -> tuple[Node, Array, Array, float] | None:
         """The node with its intervals tightened, penalty (0 or infinite) and spread of its choices, T's fixed part.
@@ -139,32 +136,46 @@ class BranchAndBound:
         ``target``.
         """
         choices = self.choices
-        for attempt in range(2):
-            n = slice(node.columns)
-            allowed = (choices.period_s[:, n] <= node.period[1]) & (choices.memory[:, n] <= node.peak[1])
-            allowed &= (choices.tail_s[:, n] <= node.tail[1])[:, :, None] & np.isfinite(choices.period_s[:, n])
-            if self.masks is not None:
-                allowed &= self.masks[node.root][:, n]
+        fresh = not node.chain
+        while True:
+            allowed = self._allowed(node)
             tightened = self._raise_lower_ends(node, allowed)
             if tightened is None:
                 return None
-            node = replace(tightened, columns=int(np.flatnonzero(allowed.any(axis=(0, 2)))[-1]) + 1)
-            n = slice(node.columns)
-            penalty = np.where(allowed[:, n], 0.0, np.inf)
+            node, period_s = tightened
             base_s = choices.form.period_factor * node.period[0] + choices.form.constant_s + node.tail[0]
-            if node.chain or attempt or not math.isfinite(target):
+            if not fresh or not math.isfinite(target):
                 break
-            cut = self._lower_upper_ends(node, (self._least_sum(penalty), 0.0), base_s, target)
+            # Before anything is asked of a new region: what a known plan already rules out.
+            fresh = False
+            fastest_s = float((period_s.min(axis=1) - choices.form.transfers_s).sum())
+            cut = self._lower_upper_ends(node, (fastest_s, 0.0), base_s, target)
             if cut is node:
                 break
-            node = cut
+            within = (period_s <= cut.period[1]).any(axis=0)
+            if not within.any():
+                return None
+            node = replace(cut, columns=int(np.flatnonzero(within)[-1]) + 1)
+        n = slice(node.columns)
+        allowed, balance = allowed[:, n], choices.balance[:, n]
+        if node.mean[0] == -math.inf:
+            least = np.where(allowed, balance, np.inf).min(axis=(1, 2))
+            most = np.where(allowed, balance, -np.inf).max(axis=(1, 2))
+            node = replace(node, mean=(float(choices.share @ least), float(choices.share @ most)))
         low, high = node.mean
-        balance = choices.balance[:, n]
+        penalty = np.where(allowed, 0.0, np.inf)
         return node, penalty, self._share * (balance - low) * (balance - high), base_s
 
-    def _least_sum(self, penalty: Array) -> float:
-        """A lower bound of Σt: every stage its fastest choice."""
-        return float((self.choices.time_s[:, : penalty.shape[1]] + penalty).min(axis=(1, 2)).sum())
+    def _allowed(self, node: Node) -> NDArray[np.bool_]:
+        choices, n = self.choices, slice(node.columns)
+        allowed = self._valid(node.root)[:, n]
+        if node.period[1] < math.inf:
+            allowed = allowed & (choices.period_s[:, n] <= node.period[1])
+        if node.peak[1] < math.inf:
+            allowed = allowed & (choices.memory[:, n] <= node.peak[1])
+        if node.tail[1] < math.inf:
+            allowed = allowed & (choices.tail_s[:, n] <= node.tail[1])[:, :, None]
+        return allowed
 
     def _visit(self, node: Node) -> None:
         """Bound one node, improve the incumbent on the way, split what stays open."""
@@ -218,20 +229,27 @@ class BranchAndBound:
         node = self._lower_upper_ends(node, (chain[0][0], chain[-1][1]), base_s, self._target())
         self._split(node, bound, found[1], found[2], base_s, tuple(chain) != before)
 
-    def _raise_lower_ends(self, node: Node, allowed: NDArray[np.bool_]) -> Node | None:
-        """Least period, peak and tail that still hold all layers; None where that is above the interval."""
+    def _raise_lower_ends(self, node: Node, allowed: NDArray[np.bool_]) -> tuple[Node, Array] | None:
+        """Least period, peak and tail that still hold all layers; None where that is above the interval.
+
+        Also the least period of every stage and layer count, and the node's columns cut to those that remain.
+        """
         choices, n = self.choices, slice(allowed.shape[1])
+        period_s = np.where(allowed, choices.period_s[:, n], np.inf).min(axis=2)
+        peak = np.where(allowed, choices.memory[:, n], np.inf).min(axis=2)
+        exists = np.isfinite(period_s)
         ends = []
         for values, (low, high) in (
-            (np.where(allowed, choices.period_s[:, n], np.inf).min(axis=2), node.period),
-            (np.where(allowed, choices.memory[:, n], np.inf).min(axis=2), node.peak),
-            (np.where(allowed.any(axis=2), choices.tail_s[:, n], np.inf), node.tail),
+            (period_s, node.period),
+            (peak, node.peak),
+            (np.where(exists, choices.tail_s[:, n], np.inf), node.tail),
         ):
             low = max(low, least_bottleneck(values, choices.layers))
             if low > high or low == math.inf:
                 return None
             ends.append((low, high))
-        return replace(node, period=ends[0], peak=ends[1], tail=ends[2])
+        columns = int(np.flatnonzero(exists.any(axis=0))[-1]) + 1
+        return replace(node, period=ends[0], peak=ends[1], tail=ends[2], columns=columns), period_s[:, :columns]
 
     def _lower_upper_ends(self, node: Node, corner: Vertex, base_s: float, target: float) -> Node:
         """Cut from above what no plan better than the target can reach, given the least x and y."""

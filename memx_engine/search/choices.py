@@ -80,6 +80,7 @@ class Choices:
             infinite period and memory and zero time.
         balance: (P, N, R) what the variance is of (bytes, or share of capacity), shifted and divided by ``scale``.
         option: (P, N, R) index of the recompute option in the table.
+        valid: (P, N, R) whether the choice exists and fits.
         tail_s: (P, N).
         share: (P,) of all GPUs.
     """
@@ -89,15 +90,12 @@ class Choices:
     memory: Array
     balance: Array
     option: NDArray[np.int64]
+    valid: NDArray[np.bool_]
     tail_s: Array
     share: Array
     scale: float
     layers: int
     form: TimeForm
-
-    @property
-    def valid(self) -> NDArray[np.bool_]:
-        return np.isfinite(self.period_s)
 
 
 def build_choices(table: StageTable, variance_kind: str, limits: Limits, *, by_variance: bool) -> Choices | None:
@@ -113,7 +111,7 @@ def build_choices(table: StageTable, variance_kind: str, limits: Limits, *, by_v
     memory = table.memory_bytes[:, 1 : most + 1]
     reserve = np.broadcast_to(np.asarray(limits.reserve_bytes, dtype=np.float64), (p,))
     room = np.asarray(table.capacity_bytes, dtype=np.float64) - reserve
-    valid = (memory <= room[:, None, None]) & np.isfinite(memory)
+    valid = memory <= np.minimum(room, np.finfo(np.float64).max)[:, None, None]
     for i, pinned in enumerate(limits.layers or ()):
         if pinned is not None:
             valid[i, np.arange(1, most + 1) != pinned] = False
@@ -126,27 +124,29 @@ def build_choices(table: StageTable, variance_kind: str, limits: Limits, *, by_v
     kept = np.flatnonzero(valid.any(axis=(0, 1)))
     at = (slice(None), slice(1, columns + 1), kept if len(kept) < valid.shape[2] else slice(None))
     valid = valid[:, :columns, at[2]]
+    tail = table.tail_s[:, 1 : columns + 1]
+    valid &= np.isfinite(tail)[:, :, None]
     time = np.where(valid, table.forward_s[at] + table.backward_s[at], np.inf)
     memory = np.where(valid, table.memory_bytes[at], np.inf)
-    tail = table.tail_s[:, 1 : columns + 1]
     option = np.broadcast_to(kept, time.shape)
     if not by_variance and not limits.same_recompute:
         memory, time, option = _undominated(memory, time, option)
+        valid = np.isfinite(time)
 
-    finite = np.isfinite(memory)
-    measure = np.where(finite, memory, 0.0)
+    measure = np.where(valid, memory, 0.0)
     if variance_kind == "utilization":
         measure = measure / np.asarray(table.capacity_bytes, dtype=np.float64)[:, None, None]
-    low, high = float(measure[finite].min()), float(measure[finite].max())
+    low, high = float(np.where(valid, measure, np.inf).min()), float(measure.max())
     scale = (high - low) or max(abs(high), 1.0)
     form = TimeForm.of(table)
     gpus = np.asarray(table.gpus, dtype=np.float64)
     return Choices(
         period_s=time + form.transfers_s[:, None, None],
-        time_s=np.where(finite, time, 0.0),
+        time_s=np.where(valid, time, 0.0),
         memory=memory,
-        balance=np.where(finite, (measure - low) / scale, 0.0),
+        balance=np.where(valid, (measure - low) * (1.0 / scale), 0.0),
         option=option,
+        valid=valid,
         tail_s=np.where(np.isfinite(tail), tail, np.inf),
         share=gpus / gpus.sum(),
         scale=scale,
