@@ -142,14 +142,14 @@ def _schedule(plan: RankedPlan) -> str:
 
 
 def _folded(words: Sequence[str]) -> str:
-    """``9,9,7`` as ``9x2,7``."""
+    """``9, 9, 7`` as ``9 x2, 7``."""
     runs: list[tuple[str, int]] = []
     for word in words:
         if runs and runs[-1][0] == word:
             runs[-1] = (word, runs[-1][1] + 1)
         else:
             runs.append((word, 1))
-    return ",".join(word if n == 1 else f"{word}x{n}" for word, n in runs)
+    return ", ".join(word if n == 1 else f"{word} x{n}" for word, n in runs)
 
 
 def _word_cells(texts: Sequence[str], base: int) -> tuple[Cell, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from memx_tui.session import Session
+from memx_tui.text import numbers
 
 
 def search_words(session: Session) -> list[str]:
@@ -23,7 +24,7 @@ def search_words(session: Session) -> list[str]:
         return [""]
     stopped = "cancelled, best so far, " if result.cancelled else ""
     return [
-        f"{stopped}{result.plans_covered:,} plans covered in {result.seconds:.1f} s",
+        f"{stopped}{numbers.count(result.plans_covered)} plans covered in {result.seconds:.1f} s",
         f"{stopped}{result.seconds:.1f} s",
         "cancelled" if result.cancelled else "",
     ]
