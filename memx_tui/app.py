@@ -330,15 +330,24 @@ class MemxApp(App[None]):
 
     # What can be done with a plan
 
-    def action_choose_job(self) -> None:
-        """Choose model and job; a change searches again."""
-        from memx_tui.screens.job import JobDialog
+    def choose_model(self) -> None:
+        """Choose another model and search with it."""
+        from memx_tui.choosers import model_dialog
 
-        self.push_screen(JobDialog(), self._job_chosen)
+        self.push_screen(model_dialog(self.session.model_source), self._model_chosen)
 
-    def _job_chosen(self, changed: bool | None) -> None:
-        if changed and self.session.ready and not self.session.searching:
-            self.open_mode("plans")
+    def _model_chosen(self, source: str | None) -> None:
+        from memx_engine import load_model
+
+        if source is None:
+            return
+        try:
+            model = load_model(source)
+        except MemxError as error:
+            self.show_error(error)
+            return
+        self.set_model(model, source)
+        if self.session.ready and not self.session.searching:
             self.start_search()
 
     def export(self, ranked: RankedPlan | None) -> None:

@@ -57,7 +57,7 @@ class PlansScreen(ModeScreen):
         Binding("r", "search", "Run", id="plans.search", tooltip="Search with the present cluster, model and job"),
         Binding("enter", "detail", "Detail", id="plans.detail", tooltip="Every GPU on its own row, and back"),
         Binding("w", "why_not", "Why not", id="plans.why-not", tooltip="Ask about a plan that is not in the list"),
-        Binding("m", "choose_job", "Model", id="plans.job", tooltip="Choose model, batch, sequence length, weights"),
+        Binding("m", "choose_model", "Model", id="plans.model", tooltip="Choose another model and search with it"),
         Binding("f", "fits", "Fits", id="plans.fits", tooltip="Hide tight plans: over 90 % of some GPU"),
         Binding("p", "frontier", "Frontier", id="plans.frontier", tooltip="Only plans on the Pareto frontier"),
         Binding("y", "copy", "Copy", id="plans.copy", tooltip="Copy this plan's YAML to the terminal's clipboard"),
@@ -187,11 +187,16 @@ class PlansScreen(ModeScreen):
         if session.failure is not None:
             message = getattr(session.failure, "message", "") or str(session.failure)
             hint = getattr(session.failure, "hint", "")
-            return ["No plan to show.", *_lines(message), *_lines(hint), "m changes model and job, r searches again."]
+            return [
+                "No plan to show.",
+                *_lines(message),
+                *_lines(hint),
+                "m changes the model, 1 cluster and job; r searches again.",
+            ]
         if session.cluster is None:
             return ["No cluster yet.", "1 opens the Cluster screen: take a sample or open a file."]
         if session.model is None:
-            return ["No model yet.", "m chooses a model, batch size and sequence length; then r searches."]
+            return ["No model yet.", "m chooses one; batch, sequence and weights are on screen 1."]
         return ["Ready.", "r searches for plans."]
 
     # Selection
@@ -404,8 +409,8 @@ class PlansScreen(ModeScreen):
     def action_search(self) -> None:
         self.memx.start_search()
 
-    def action_choose_job(self) -> None:
-        self.memx.action_choose_job()
+    def action_choose_model(self) -> None:
+        self.memx.choose_model()
 
     def action_export(self) -> None:
         self.memx.export(self.current())

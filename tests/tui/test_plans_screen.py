@@ -185,6 +185,18 @@ async def test_marks_go_from_a_to_d_and_no_further(tmp_path: Path) -> None:
         assert "4 Compare(3)" in screen_text(app)
 
 
+async def test_m_chooses_a_model_and_searches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = make_app(tmp_path)
+    started: list[str] = []
+    monkeypatch.setattr(MemxApp, "start_search", lambda self: started.append(self.session.model.name))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("m")
+        await pilot.pause()
+        await pilot.press(*"llama3-8b", "enter")
+        await pilot.pause(0.1)
+        assert started == ["llama3-8b"] and app.session.model_source == "llama3-8b"
+
+
 async def test_axes_cycle(tmp_path: Path) -> None:
     app = make_app(tmp_path)
     async with app.run_test(size=(120, 36)) as pilot:
@@ -243,7 +255,7 @@ async def test_words_without_inputs_say_what_to_do(tmp_path: Path) -> None:
         assert "1 opens the Cluster screen" in screen_text(app)
         app.set_cluster(make_cluster())
         await pilot.pause()
-        assert "m chooses a model" in screen_text(app)
+        assert "m chooses one" in screen_text(app)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 36), (40, 12)])
