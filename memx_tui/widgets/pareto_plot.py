@@ -56,11 +56,13 @@ class ParetoPlot(Widget, can_focus=True):
         self._drawing: Drawing | None = None
         self._error = ""
         self._frontier_size = 0
+        self._kinds: list[int] = []
         self._rows = np.zeros(0, dtype=np.int64)
 
     def show_plans(self, columns: PlanColumns | None, rows: np.ndarray, axes: str) -> None:
         """Plot ``rows`` of ``columns`` (table rows, any order)."""
         self.columns, self._rows, self.axes = columns, np.sort(rows), axes
+        self._kinds = np.unique(columns.recompute[rows]).tolist() if columns is not None else []
         self._redraw()
 
     def show_selection(self, row: int | None, marks: Mapping[str, int]) -> None:
@@ -92,7 +94,7 @@ class ParetoPlot(Widget, can_focus=True):
         row = f" #{self.selected + 1}  " if self.selected is not None else " selected  "
         entries = [[(self.glyphs.selected, "selected"), (row, "axis")]]
         entries.append([(self.glyphs.horizontal, "frontier"), (f" frontier {self._frontier_size}  ", "axis")])
-        for kind in sorted(set(self.columns.recompute[self._rows].tolist())):
+        for kind in self._kinds:
             name = RECOMPUTE_CLASSES[kind]
             entries.append([(self.glyphs.recompute[kind], name), (f" {name}  ", "axis")])
         if self._drawing is not None and self._drawing.outside:
