@@ -76,6 +76,8 @@ class Workspace:
             with self._guard("opened"):
                 self._db.execute("PRAGMA journal_mode=DELETE")
                 self._db.execute("PRAGMA synchronous=FULL")
+                # 32 MB: the index over a million imported rows is written at random places.
+                self._db.execute("PRAGMA cache_size=-32000")
                 self._migrate()
         except BaseException:
             self._lock.release()

@@ -75,6 +75,8 @@ ALIASES: Mapping[str, tuple[str, float]] = {
 }
 """Other name → (column, factor to its unit). Several that name one column: the largest value counts."""
 
+_UNREAD: Any = object()
+_REMEMBERED = 2_000
 _EMPTY = frozenset(("", "nan", "none", "null", "n/a", "na", "-"))
 
 
@@ -113,12 +115,26 @@ def _unit(name: str) -> str:
 
 @dataclass(frozen=True)
 class _Cell:
-    """Which column a cell fills, and how it is read; None leaves the text as it is."""
+    """Which column a cell fills, and how it is read.
+
+    Attributes:
+        read: None leaves the text as it is. shared: Another cell may fill the same column.
+        known: Texts read before, and their values.
+    """
 
     index: int
     name: str
     read: Callable[[str, str, float], Value] | None
     factor: float
+    shared: bool = False
+    known: dict[str, Any] = field(default_factory=dict)
+
+    def value(self, text: str) -> Value | None:
+        """What ``text`` says; None where the cell is empty."""
+        text = text.strip()
+        if not text or (len(text) < 5 and text.casefold() in _EMPTY):
+            return None
+        return text if self.read is None else self.read(self.name, text, self.factor)
 
 
 @dataclass(frozen=True)
@@ -152,6 +168,7 @@ class Header:
             raise InputError(f"the column {twice[0]!r} stands twice in the header", where=f"{where}:1")
         kind = _kind(plain, where)
         cells, unknown, renamed = [], [], []
+        filled = [ALIASES.get(name, (name, 1.0))[0] for name in plain]
         for index, name in enumerate(plain):
             column, factor = ALIASES.get(name, (name, 1.0))
             if column != name:
@@ -167,7 +184,7 @@ class Header:
                 if column and column not in COLUMNS[kind]:
                     unknown.append(column)
             if column:
-                cells.append(_Cell(index, column, read, factor))
+                cells.append(_Cell(index, column, read, factor, shared=filled.count(column) > 1))
         return cls(kind, len(plain), tuple(cells), tuple(unknown), tuple(renamed))
 
     def read(self, row: Sequence[str]) -> dict[str, Any]:
@@ -179,14 +196,19 @@ class Header:
         for cell in self.cells:
             if cell.index >= present:
                 break
-            text = row[cell.index].strip()
-            if not text or (len(text) < 5 and text.casefold() in _EMPTY):
+            text = row[cell.index]
+            if not text:
                 continue
-            value: Value = text if cell.read is None else cell.read(cell.name, text, cell.factor)
-            before = found.get(cell.name)
-            if before is not None and not isinstance(before, str):
-                value = max(before, value)
-            found[cell.name] = value
+            value = cell.known.get(text, _UNREAD)
+            if value is _UNREAD:
+                value = cell.value(text)
+                # Sizes repeat from row to row; measured figures do not and would only fill the memory.
+                if len(cell.known) < _REMEMBERED:
+                    cell.known[text] = value
+            if value is None:
+                continue
+            before = found.get(cell.name) if cell.shared else None
+            found[cell.name] = value if before is None or isinstance(before, str) else max(before, value)
         return found
 
 

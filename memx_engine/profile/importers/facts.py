@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
 from memx_engine.errors import InputError
 from memx_engine.inputs.catalogue import find_gpu_type
@@ -66,6 +68,22 @@ class RowFacts:
         return tuple(dict.fromkeys(stage.gpu_type for stage in self.stages))
 
 
+@dataclass(frozen=True)
+class _Limits:
+    """FLOP of one iteration, the devices' 16-bit peak together (not a number where unknown), and the largest memory."""
+
+    flop: float
+    peak_flops: float
+    memory_bytes: int
+
+
+_LAYOUT_COLUMNS = (
+    "model", "layers", "hidden", "ffn", "heads", "kv_heads", "vocab", "max_position", "seq_len", "gpu_type", "num_gpus",
+    "gpus_per_node", "tp", "pp", "dp", "cp", "ep", "vp", "zero_stage", "mbs", "gbs", "recompute", "precision", "stages",
+)  # fmt: skip
+"""All that a layout follows from; the other columns are results and remarks."""
+
+
 def is_out_of_memory(columns: Columns) -> bool:
     """Whether the row says that the run did not fit: no time, no memory, and the word for it."""
     return not any(name in columns for name in ("iter_time_s", "peak_mem_gib")) and bool(
@@ -82,6 +100,35 @@ def row_facts(columns: Columns, own: Mapping[str, GpuType] = _NO_TYPES) -> RowFa
     Args:
         own: Device types by name that count before the catalogue's.
     """
+    facts, limits = _laid_out(columns, own)
+    time_s = _time_s(columns, facts)
+    _check_units(columns, time_s, limits)
+    return replace(facts, time_s=time_s)
+
+
+def check_row(columns: Columns) -> None:
+    """As :func:`row_facts` for a row of a large table, whose layouts repeat: each is looked at once."""
+    if "gbs" not in columns:
+        row_facts(columns)
+        return
+    found = _known_layout(tuple(map(columns.get, _LAYOUT_COLUMNS)))
+    if isinstance(found, str):
+        raise NotJudgeableError(found)
+    facts, limits = found
+    _check_units(columns, _time_s(columns, facts), limits)
+
+
+@lru_cache(maxsize=4096)
+def _known_layout(values: tuple[Any, ...]) -> tuple[RowFacts, _Limits] | str:
+    stated = {name: value for name, value in zip(_LAYOUT_COLUMNS, values, strict=True) if value is not None}
+    try:
+        return _laid_out(stated, _NO_TYPES)
+    except NotJudgeableError as error:
+        return str(error)
+
+
+def _laid_out(columns: Columns, own: Mapping[str, GpuType]) -> tuple[RowFacts, _Limits]:
+    """Everything but the time, and what the devices can do."""
     get = columns.get
     assumed: list[str] = []
     for name, words in (("cp", "context"), ("ep", "expert")):
@@ -129,13 +176,11 @@ def row_facts(columns: Columns, own: Mapping[str, GpuType] = _NO_TYPES) -> RowFa
         assumed.append("8 GPUs per node")
     if zero == "":
         assumed.append("sharded optimizer")
-    time_s = _time_s(columns, gpus or tp * pp * dp, batch, seq_len)
     facts = RowFacts(
-        model, tp, dp, v, mbs, batch, seq_len, stages, precision, zero != "0", get("gpus_per_node") or 8, time_s,
+        model, tp, dp, v, mbs, batch, seq_len, stages, precision, zero != "0", get("gpus_per_node") or 8, None,
         tuple(assumed),
     )  # fmt: skip
-    _check_units(columns, facts, devices)
-    return facts
+    return facts, _limits(facts, devices)
 
 
 def _implied_batch(columns: Columns, gpus: int) -> int | None:
@@ -147,13 +192,14 @@ def _implied_batch(columns: Columns, gpus: int) -> int | None:
     return round(sequences) if sequences > 0.5 and abs(sequences - round(sequences)) < 0.01 * sequences else None
 
 
-def _time_s(columns: Columns, gpus: int, batch: int, seq_len: int) -> float | None:
+def _time_s(columns: Columns, facts: RowFacts) -> float | None:
     if "iter_time_s" in columns:
         return float(columns["iter_time_s"])
     if "tokens_per_s_per_gpu" in columns:
-        return float(batch * seq_len / (columns["tokens_per_s_per_gpu"] * gpus))
+        gpus = facts.tp * facts.dp * len(facts.stages)
+        return float(facts.global_batch * facts.seq_len / (columns["tokens_per_s_per_gpu"] * gpus))
     if "samples_per_s" in columns:
-        return float(batch / columns["samples_per_s"])
+        return float(facts.global_batch / columns["samples_per_s"])
     if "peak_mem_gib" not in columns and not is_out_of_memory(columns):
         raise NotJudgeableError("only TFLOP/s or MFU are given, whose counting differs from source to source")
     return None
@@ -221,7 +267,7 @@ def _even(
 
 def _by_type(text: str, own: Mapping[str, GpuType]) -> dict[str, Recompute]:
     """``TYPE:strategy|TYPE:strategy`` by type, or one strategy for all under the empty name."""
-    if "|" not in text and text.split(":")[0] in ("", *_STRATEGIES):
+    if "|" not in text and (":" not in text or text.split(":")[0] in _STRATEGIES):
         return {"": _strategy(text)}
     parts = [part.strip().partition(":") for part in text.split("|")]
     return {known_type(name, own): _strategy(word) for name, _, word in parts}
@@ -239,26 +285,25 @@ def _precision(stated: str, devices: Mapping[str, GpuType], assumed: list[str]) 
     return chosen
 
 
-def _check_units(columns: Columns, facts: RowFacts, devices: Mapping[str, GpuType]) -> None:
+def _limits(facts: RowFacts, devices: Mapping[str, GpuType]) -> _Limits:
+    peaks = [
+        facts.tp * facts.dp * (device.bf16_flops or device.fp16_flops or device.fp32_flops or math.nan)
+        for device in (devices[stage.gpu_type] for stage in facts.stages)
+    ]
+    flop = 6.0 * facts.model.parameters * facts.global_batch * facts.seq_len
+    return _Limits(flop, sum(peaks), max(device.memory_bytes for device in devices.values()))
+
+
+def _check_units(columns: Columns, time_s: float | None, limits: _Limits) -> None:
     """Times that no device reaches and memory that no device has are in another unit than their column."""
-    peak_gib, largest = columns.get("peak_mem_gib"), max(d.memory_bytes for d in devices.values())
+    peak_gib, largest = columns.get("peak_mem_gib"), limits.memory_bytes
     if peak_gib is not None and largest and peak_gib * GIB > 1.1 * largest:
         raise NotJudgeableError(
             f"peak_mem_gib {peak_gib:g} is more than the device's {largest / GIB:.0f} GiB: in another unit?"
         )
-    peaks = [d.bf16_flops or d.fp16_flops or d.fp32_flops for d in devices.values()]
-    if facts.time_s is None or None in peaks:
+    if time_s is None:
         return
-    flop = 6.0 * facts.model.parameters * facts.global_batch * facts.seq_len
-    share = (
-        flop
-        / facts.time_s
-        / sum(
-            (peak or 0.0) * facts.tp * facts.dp * sum(stage.gpu_type == name for stage in facts.stages)
-            for name, peak in zip(devices, peaks, strict=True)
-        )
-    )
-    if not SLOWEST < share < FASTEST:
-        raise NotJudgeableError(
-            f"iter_time_s {facts.time_s:g} means {share:.2g} of the devices' peak: in another unit?"
-        )
+    share = limits.flop / time_s / limits.peak_flops
+    # Of a device whose peak nobody published the share is not a number, and nothing is refused.
+    if share <= SLOWEST or share >= FASTEST:
+        raise NotJudgeableError(f"iter_time_s {time_s:g} means {share:.2g} of the devices' peak: in another unit?")

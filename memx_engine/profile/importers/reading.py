@@ -20,19 +20,20 @@ from memx_engine.profile.importers.columns import (
     Kind,
     RejectedError,
 )
-from memx_engine.profile.importers.facts import is_out_of_memory, row_facts
+from memx_engine.profile.importers.facts import check_row, is_out_of_memory
 from memx_engine.profile.importers.layouts import layer_measurement
 from memx_engine.profile.importers.logs import read_log
 from memx_engine.profile.importers.models import NotJudgeableError
 from memx_engine.profile.store import ImportedRow, ImportStore
 
-BATCH = 5_000
+BATCH = 10_000
 """Rows per transaction: what a killed import loses at most, and what it holds in memory."""
 
 SHOWN = 20
 """Rows named one by one with their line; of the others only the reasons are counted."""
 
 _MOST_REASONS = 100
+_ENCODER = json.JSONEncoder(sort_keys=True)
 _HEAD_BYTES = 1 << 16
 _LONGEST_LINE = 1 << 20
 _COMPRESSED = {
@@ -235,22 +236,34 @@ def _stored(columns: dict[str, Any], kind: Kind, source: str, line: int, made: F
         missing = [name for name in ("tp", "pp") if name not in columns and not (name == "pp" and "stages" in columns)]
         if missing:
             raise RejectedError(f"no layout: {', '.join(missing)} missing")
-        by_type = any(name.startswith("peak_mem_") for name in columns)
-        if not by_type and not any(name in columns for name in ITERATION_RESULTS) and not is_out_of_memory(columns):
+        if not (
+            any(name in columns for name in ITERATION_RESULTS)
+            or any(name.startswith("peak_mem_") for name in columns)
+            or is_out_of_memory(columns)
+        ):
             raise RejectedError("no result: neither time, rate, memory nor out of memory")
     elif not any(name in columns for name in LAYER_RESULTS):
         raise RejectedError("no result: neither times nor memory")
-    text = json.dumps(columns, sort_keys=True)
-    if "\\udc" in text:
+    text = _ENCODER.encode(columns)
+    if "\\udc" in text and not _is_text(columns):
         raise RejectedError("not UTF-8 text")
     try:
         if kind is Kind.ITERATION:
-            row_facts(columns)
+            check_row(columns)
         else:
             layer_measurement(columns, source)
     except NotJudgeableError as error:
         made.not_judgeable.add(line, str(error))
     return ImportedRow(source, kind.value, columns, hashlib.sha256(f"{kind.value}{text}".encode()).hexdigest()[:32])
+
+
+def _is_text(columns: dict[str, Any]) -> bool:
+    """Whether all cells are real characters, none the lone surrogate that stands for a byte that is not UTF-8."""
+    try:
+        "".join(f"{name}{value}" for name, value in columns.items()).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _store(batch: list[ImportedRow], store: ImportStore, made: FileImport) -> None:
