@@ -48,7 +48,7 @@ class BranchAndBound:
     Args:
         masks: Regions of the choices to search one after another (boolean, shape of the choices); None for all.
         cutoff: A log Phi known from elsewhere; parts whose bound reaches it are closed.
-        on_plan: Called with every plan that the dynamic programme returns.
+        most_peak: Only plans whose peak does not exceed this.
     """
 
     def __init__(
@@ -59,14 +59,14 @@ class BranchAndBound:
         masks: list[NDArray[np.bool_]] | None = None,
         cutoff: float = math.inf,
         should_stop: Callable[[], bool] | None = None,
-        on_plan: Callable[[Candidate], None] | None = None,
+        most_peak: float = math.inf,
     ) -> None:
         self.choices = choices
         self.criterion = criterion
         self.masks = masks
         self.cutoff = cutoff
         self.should_stop = should_stop
-        self.on_plan = on_plan
+        self.most_peak = most_peak
         self.best: Candidate | None = None
         self.nodes = 0
         self._least_closed = math.inf
@@ -117,7 +117,7 @@ class BranchAndBound:
         if not self._valid(root).any(axis=(1, 2)).all():
             return None
         whole = (-math.inf, math.inf)
-        return Node(whole, whole, whole, whole, (), root, self.choices.time_s.shape[1])
+        return Node(whole, (-math.inf, self.most_peak), whole, whole, (), root, self.choices.time_s.shape[1])
 
     def _find_any(self) -> None:
         """Some plan of regions that were closed before one was seen."""
@@ -325,8 +325,6 @@ class BranchAndBound:
         log_phi = self.criterion.log_phi(time_s, peak, variance)
         options = tuple(choices.option[row, column, option].tolist())
         candidate = Candidate(log_phi, time_s, peak, variance, tuple(split), options, period_s, tail_s, mean)
-        if self.on_plan is not None:
-            self.on_plan(candidate)
         if self.best is None or better(candidate, self.best):
             self.best = candidate
         return candidate, point, float(np.abs(terms).sum())
