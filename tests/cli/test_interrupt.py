@@ -57,7 +57,7 @@ def test_ctrl_c_in_mid_search_is_130_and_leaves_nothing(tmp_path: Path) -> None:
 def interrupted_search(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A search that is interrupted from outside while it runs, and stops as it is asked to."""
 
-    def search(cluster: Any, model: Any, job: Any, *, options: Any, on_progress: Any, should_stop: Any) -> Any:
+    def search(*inputs: Any, should_stop: Any, **asked: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
         assert should_stop()
         return replace(make_result(5), cancelled=True)
