@@ -289,6 +289,7 @@ class PlansScreen(ModeScreen):
             name = order[(order.index(focused) + by) % len(order)]
             if self._zoomed:
                 self._zoomed = name
+                self._lower = name if name in LOWER_PANES else self._lower
                 self._arrange()
             self.query_one(f"#{name}", Pane).content.focus()
             return
@@ -302,8 +303,16 @@ class PlansScreen(ModeScreen):
         return "table-pane"
 
     def action_zoom(self) -> None:
-        self._zoomed = "" if self._zoomed else self._focused_pane()
+        """Zoom the focused pane; on a small screen the lower one, which has no focus of its own there."""
+        if self._zoomed:
+            self._zoomed = ""
+            self._arrange()
+            if not self._has_full_layout:
+                self.table.focus()
+            return
+        self._zoomed = self._focused_pane() if self._has_full_layout else self._lower
         self._arrange()
+        self.query_one(f"#{self._zoomed}", Pane).content.focus()
 
     # Sort and filter
 

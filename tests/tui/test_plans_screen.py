@@ -225,9 +225,25 @@ async def test_the_lower_pane_turns_with_tab_on_a_small_screen(tmp_path: Path) -
             await pilot.pause()
             assert words in screen_text(app)
             await pilot.press("tab")
-        await pilot.press("shift+tab", "z")
+        await pilot.press("shift+tab")
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (40, 12)])
+async def test_z_gives_one_pane_the_screen_and_back(tmp_path: Path, size: tuple[int, int]) -> None:
+    app = make_app(tmp_path)
+    async with app.run_test(size=size) as pilot:
+        await pilot.press("tab")
         await pilot.pause()
-        assert "Memory GiB" not in screen_text(app)
+        screen = plans_screen(app)
+        await pilot.press("z")
+        await pilot.pause(0.1)
+        assert screen.plot.size.height >= size[1] - 5 and screen.table.size.height == 0
+        await pilot.press("tab")
+        await pilot.pause(0.1)
+        assert screen.bars.size.height >= size[1] - 5 or screen.why.size.height >= size[1] - 5
+        await pilot.press("escape")
+        await pilot.pause(0.1)
+        assert screen.table.size.height > 0 and screen.plot.size.height < size[1] - 5
 
 
 async def test_the_provenance_and_the_counts_are_always_there(tmp_path: Path) -> None:
