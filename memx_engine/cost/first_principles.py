@@ -235,6 +235,7 @@ class FirstPrinciples:
             layers=layers,
             virtual_stages=v,
             fixed_s=transfers.fixed_s,
+            wrap_s=transfers.wrap_s,
         )
 
     def estimate(self, plan: Plan) -> Estimate:

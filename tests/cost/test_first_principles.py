@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memx_engine.cost.first_principles import FirstPrinciples
-from memx_engine.cost.pipeline import additive_time
+from memx_engine.cost.pipeline import additive_time, interleaved_estimate
 from memx_engine.errors import InputError
 from memx_engine.inputs.job import Attention, Framework, Job, Optimizer
 from memx_engine.inputs.model import TransformerSpec
@@ -131,6 +131,24 @@ def test_interleaving_shortens_the_bubble_and_costs_memory() -> None:
     assert interleaved.time_breakdown_s["bubble"] < whole.time_breakdown_s["bubble"]
     assert interleaved.gpus[0].breakdown.activations > whole.gpus[0].breakdown.activations
     assert plain.iteration_time_s > 0
+
+
+def test_an_interleaved_table_gives_the_estimated_time_of_its_plan() -> None:
+    estimator = FirstPrinciples(CLUSTER, SMALL, Job(64, 2048))
+    made = skeleton(CLUSTER, 2, 4, 2, **SIZES, v=3)
+    table = estimator.stage_table(made)
+    assert table.wrap_s > 0
+    stage, r = np.arange(4), table.options.index(NONE)
+    time_s = interleaved_estimate(
+        table.time_s[stage, 3, r],
+        table.micro_batches,
+        3,
+        p2p_s=table.p2p_s,
+        wrap_s=table.wrap_s,
+        tails_s=table.tail_s[stage, 3],
+        fixed_s=table.fixed_s,
+    )
+    assert time_s == pytest.approx(estimator.estimate(plan(made, [3, 3, 3, 3])).additive_time_s)
 
 
 def test_unequal_chunks_are_walked() -> None:
