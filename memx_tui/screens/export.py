@@ -17,6 +17,7 @@ from textual.widgets import Input, Static
 
 from memx_engine import OutputError
 from memx_tui.files import write_text
+from memx_tui.widgets.quiet import QuietInput
 
 if TYPE_CHECKING:
     from memx_engine import RankedPlan, SearchResult
@@ -88,7 +89,7 @@ class ExportDialog(ModalScreen[Path | None]):
         with Vertical(classes="dialog export-dialog") as box:
             box.border_title = Content(self._title)  # Content is kept literal
             yield Static(classes="export-format", markup=False)
-            yield Input(
+            yield QuietInput(
                 value=self.format.default, placeholder="path of the file", select_on_focus=False, classes="export-path"
             )
             yield Static(classes="export-status", markup=False)

@@ -14,6 +14,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 
 from memx_tui.widgets.lines import Line, Lines
+from memx_tui.widgets.quiet import QuietInput
 
 V = TypeVar("V")
 
@@ -92,7 +93,7 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog pick-dialog") as box:
             box.border_title = Content(self._title)  # Content is kept literal
-            yield Input(placeholder=self._placeholder, classes="pick-filter")
+            yield QuietInput(placeholder=self._placeholder, classes="pick-filter")
             choices = Lines(classes="pick-list -always")
             choices.can_focus = False
             yield choices

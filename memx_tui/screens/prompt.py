@@ -13,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from memx_engine import MemxError
+from memx_tui.widgets.quiet import QuietInput
 
 
 class PromptDialog(ModalScreen[str | None]):
@@ -39,7 +40,7 @@ class PromptDialog(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog prompt-dialog") as box:
             box.border_title = Content(self._title)  # Content is kept literal
-            yield Input(value=self._value, select_on_focus=True, classes="prompt-value")
+            yield QuietInput(value=self._value, select_on_focus=True, classes="prompt-value")
             yield Static(classes="prompt-status", markup=False)
             yield Static(Content("enter Set   esc Close"), classes="dialog-keys", markup=False)
 

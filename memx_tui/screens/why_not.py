@@ -15,6 +15,7 @@ from textual.widgets import Input, Label, Static
 from memx_engine import InputError
 from memx_tui.messages import JobFailed, RequestExplained
 from memx_tui.text import numbers
+from memx_tui.widgets.quiet import QuietInput
 
 if TYPE_CHECKING:
     from memx_engine import Explanation, RankedPlan
@@ -81,7 +82,9 @@ class WhyNotDialog(ModalScreen[None]):
             with Horizontal(classes="form-row"):
                 for name, label in _FIELDS:
                     yield Label(label, classes="form-label", markup=False)
-                    yield Input(self._start[name], id=f"ask-{name}", classes="form-field", type="integer", max_length=6)
+                    yield QuietInput(
+                        self._start[name], id=f"ask-{name}", classes="form-field", type="integer", max_length=6
+                    )
             with VerticalScroll(classes="dialog-body", can_focus=False):
                 yield Static("layers and recompute are chosen for you", classes="why-not-answer", markup=False)
             yield Static(

@@ -16,6 +16,7 @@ from textual.widgets import Input, Static
 
 from memx_tui.filter import FIELDS, WORDS, Filter, parse_filter
 from memx_tui.widgets.chrome import fit
+from memx_tui.widgets.quiet import QuietInput
 
 HELP = f"fields {' '.join(FIELDS)}  words {' '.join(WORDS)}   enter keeps, esc clears"
 
@@ -61,7 +62,9 @@ class FilterLine(Vertical):
     def __init__(self) -> None:
         super().__init__()
         self._highlighter = _BadTokens()
-        self._input = Input(placeholder="tp<=4 pp>=2 worst<90 feasible", highlighter=self._highlighter, compact=True)
+        self._input = QuietInput(
+            placeholder="tp<=4 pp>=2 worst<90 feasible", highlighter=self._highlighter, compact=True
+        )
         self._reason = Static(markup=False)
 
     def compose(self) -> ComposeResult:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from typing import ClassVar
 
 from rich.text import Text
+from textual.reactive import reactive
 from textual.widgets import TextArea
 
 _KEY = re.compile(r"^(\s*(?:- )?)([\w.\-]+)(?=:)")
@@ -27,6 +28,8 @@ class YamlEditor(TextArea):
     YamlEditor > .yaml--bad { color: $error; text-style: underline; }
     """
     COMPONENT_CLASSES: ClassVar[set[str]] = {"yaml--key", "yaml--comment", "yaml--bad"}
+
+    cursor_blink = reactive(False, init=False)
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's own parameter name
         super().__init__("", id=id, soft_wrap=False, show_line_numbers=True, tab_behavior="focus", theme="css")
