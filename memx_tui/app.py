@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.css.query import NoMatches
 from textual.signal import Signal
 
 from memx_engine import MemxError
@@ -445,10 +444,3 @@ class MemxApp(App[None]):
         if self._keeper is not None:
             self._keeper.write()
         self.exit()
-
-    def focus_first(self, selector: str) -> None:
-        """Focus the first widget of the open screen that matches, if there is one."""
-        try:
-            self.screen.query(selector).first().focus()
-        except NoMatches:
-            return
