@@ -98,6 +98,7 @@ class Network:
         self._host_shared = np.array([bool(host and host.shared) for host in hosts])
         self.has_host_links = all(host is not None for host in hosts)
         self._placed: dict[tuple[StagePlacement, ...], PlacementNetwork] = {}
+        self._ringed: dict[frozenset[StagePlacement], dict[StagePlacement, tuple[Rate, Rate]]] = {}
 
     @property
     def spans_vendors(self) -> bool:
@@ -133,16 +134,28 @@ class Network:
             a, b = _pairs(placements[-1], ranks[-1], placements[0], ranks[0])
             wrap = ends = self._worst(a, b, np.zeros(len(a), dtype=np.int64), 1)[0]
             cross = bool((self._vendor[a] != self._vendor[b]).any())
+        rings = self._both_rings(placements, ranks)
         return PlacementNetwork(
             p2p=p2p,
             wrap=wrap,
-            tp=self._rings(placements, ranks, tensor=True),
-            dp=self._rings(placements, ranks, tensor=False),
+            tp=tuple(tensor for tensor, _ in rings),
+            dp=tuple(data for _, data in rings),
             ends=ends,
             ends_cross_vendors=cross,
             staged=staged,
             capacity_bytes=np.array([self._capacity[r].min() for r in ranks]),
         )
+
+    def _both_rings(self, placements: tuple[StagePlacement, ...], ranks: list[Ranks]) -> list[tuple[Rate, Rate]]:
+        """Tensor- and data-parallel rates of every stage; they do not depend on the stages' order."""
+        key = frozenset(placements)
+        known = self._ringed.get(key)
+        if known is None:
+            tensor, data = (self._rings(placements, ranks, tensor=t) for t in (True, False))
+            if len(self._ringed) >= _REMEMBERED:
+                del self._ringed[next(iter(self._ringed))]
+            known = self._ringed[key] = dict(zip(placements, zip(tensor, data, strict=True), strict=True))
+        return [known[p] for p in placements]
 
     def _rings(self, placements: tuple[StagePlacement, ...], ranks: list[Ranks], *, tensor: bool) -> tuple[Rate, ...]:
         """Rate of every stage's tensor- or data-parallel rings, all rings of all stages running at once."""

@@ -12,6 +12,7 @@ from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Framework
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import Plan, Recompute, Skeleton, Stage
+from memx_engine.search.bounds import EvenPlan
 from memx_engine.search.objective import Objective
 from memx_engine.search.solver import Limits, solve
 
@@ -62,6 +63,28 @@ def assign(
         solution.optimal,
         float(used.max()),
         skeleton.placements[int(used.argmax())].gpu_type,
+    )
+
+
+def assign_even(
+    cluster: Cluster,
+    model: TransformerSpec,
+    skeleton: Skeleton,
+    even: EvenPlan,
+    objective: Objective,
+    lower_bound_phi: float,
+) -> Assigned:
+    """The even split of a skeleton that cannot be among the best: a plan that fits, not the skeleton's best."""
+    return Assigned(
+        build_plan(cluster, model, skeleton, even.layers, even.recompute),
+        even.time_s,
+        even.peak_bytes,
+        even.variance_bytes2,
+        objective.phi(even.time_s, even.peak_bytes, even.variance_bytes2),
+        lower_bound_phi,
+        False,
+        even.worst_fraction,
+        skeleton.placements[even.worst_stage].gpu_type,
     )
 
 

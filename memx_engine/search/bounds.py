@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memx_engine.cost.table import StageTable
+from memx_engine.plan import Recompute
 from memx_engine.search.space import even_split
 
 Array = NDArray[np.float64]
@@ -27,6 +28,20 @@ class PlanFigures:
 
 
 @dataclass(frozen=True)
+class EvenPlan(PlanFigures):
+    """The even split with the lightest recompute that fits, and what it measures.
+
+    Attributes:
+        recompute: One strategy per stage. worst_stage, worst_fraction: The stage with the highest memory / capacity.
+    """
+
+    layers: tuple[int, ...]
+    recompute: tuple[Recompute, ...]
+    worst_stage: int
+    worst_fraction: float
+
+
+@dataclass(frozen=True)
 class Bounds:
     """Bounds over every split and recompute of a skeleton.
 
@@ -35,7 +50,7 @@ class Bounds:
         binding_stage: The stage of that excess.
         utilization: The least possible highest memory / capacity. time_s, peak_bytes, variance_bytes2: No plan of the
             skeleton that fits is better in any of them (infinite where none fits); time by the additive form.
-        even: The figures of the even split with the lightest recompute that fits; None where it does not fit.
+        even: The even split with the lightest recompute that fits; None where it does not fit.
     """
 
     excess_bytes: float
@@ -44,7 +59,7 @@ class Bounds:
     time_s: float
     peak_bytes: float
     variance_bytes2: float
-    even: PlanFigures | None
+    even: EvenPlan | None
 
     @property
     def fits(self) -> bool:
@@ -124,6 +139,7 @@ def compute_bounds(table: StageTable, *, one_recompute: bool = False) -> Bounds:
         table: The skeleton's table, interleaved or not.
         one_recompute: Every stage must use the same strategy (one setting for the whole job).
     """
+    units = table.virtual_stages
     table = as_1f1b(table)
     capacity = table.capacity_bytes[:, None]
     memory = table.memory_bytes
@@ -148,17 +164,28 @@ def compute_bounds(table: StageTable, *, one_recompute: bool = False) -> Bounds:
     peak = _least_maximum(least, table.layers)
     highest = np.where(fits, memory, -np.inf).max(axis=(1, 2))
     variance = _least_variance(least[:, 1], highest, table.gpus)
-    return Bounds(excess, binding, utilization, time_s, peak, variance, _even(table, fits, one_recompute))
+    return Bounds(excess, binding, utilization, time_s, peak, variance, _even(table, fits, one_recompute, units))
 
 
-def _even(table: StageTable, fits: NDArray[np.bool_], one_recompute: bool) -> PlanFigures | None:
+def _even(table: StageTable, fits: NDArray[np.bool_], one_recompute: bool, units: int) -> EvenPlan | None:
     layers = np.asarray(even_split(table.layers, table.stages))
     usable = fits[np.arange(table.stages), layers, :]
     if one_recompute:
         usable = np.broadcast_to(usable.all(axis=0), usable.shape)
     if not usable.any(axis=1).all():
         return None
-    return figures(table, tuple(layers.tolist()), tuple(usable.argmax(axis=1).tolist()))
+    options = usable.argmax(axis=1)
+    made = figures(table, tuple(layers.tolist()), tuple(options.tolist()))
+    used = table.memory_bytes[np.arange(table.stages), layers, options] / table.capacity_bytes
+    return EvenPlan(
+        made.time_s,
+        made.peak_bytes,
+        made.variance_bytes2,
+        tuple((layers * units).tolist()),
+        tuple(table.options[r] for r in options),
+        int(used.argmax()),
+        float(used.max()),
+    )
 
 
 def _envelope(values: Array) -> Array:

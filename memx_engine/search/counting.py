@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import lru_cache
 
 import numpy as np
@@ -29,12 +30,12 @@ def _count(choices: bytes, stages: int, layers: int) -> int:
     The product of the polynomials sum_n choices[i][n] x^n, evaluated at a power of two large enough that the
     coefficients cannot touch each other (Kronecker substitution): big-integer products do the convolution.
     """
-    rows = np.frombuffer(choices, dtype=np.int64).reshape(stages, layers + 1).tolist()
+    rows = Counter(map(tuple, np.frombuffer(choices, dtype=np.int64).reshape(stages, layers + 1).tolist()))
     total = 1
-    for row in rows:
-        total *= max(1, sum(row[1:]))
+    for row, times in rows.items():
+        total *= max(1, sum(row[1:])) ** times
     shift = total.bit_length() + 1
     product = 1
-    for row in rows:
-        product *= sum(ways << (shift * n) for n, ways in enumerate(row) if n and ways)
+    for row, times in rows.items():
+        product *= sum(ways << (shift * n) for n, ways in enumerate(row) if n and ways) ** times
     return (product >> (shift * layers)) & ((1 << shift) - 1)

@@ -12,7 +12,7 @@ from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Framework, Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import Recompute, Skeleton
-from memx_engine.search.assign import Assigned, assign
+from memx_engine.search.assign import Assigned, assign, assign_even
 from memx_engine.search.bounds import Bounds, PlanFigures, compute_bounds
 from memx_engine.search.counting import count_plans
 from memx_engine.search.diagnose import no_feasible_plan
@@ -26,6 +26,8 @@ from memx_engine.search.space import Space, enumerate_space, idle_gpus
 _REPORT_EVERY_S = 0.05
 _KEPT_TABLE_BYTES = 128 << 20
 _INTERLEAVED_TRIED = 16
+_SOLVED_AT_LEAST = 1000
+"""Skeletons that are solved even where their bounds say that they cannot be among the N best."""
 
 Progress = Callable[[SearchProgress], None]
 Stop = Callable[[], bool]
@@ -181,7 +183,9 @@ class _Search:
     def _objective(self) -> Objective:
         evens = [b.even for _, b in self.bounded if b.even is not None]
         # Where no even split fits, the skeletons' bounds give the scale.
-        figures = evens or [PlanFigures(b.time_s, b.peak_bytes, b.variance_bytes2) for _, b in self.bounded]
+        figures: list[PlanFigures] = [*evens] or [
+            PlanFigures(b.time_s, b.peak_bytes, b.variance_bytes2) for _, b in self.bounded
+        ]
         references = compute_references(
             [f.time_s for f in figures],
             [f.peak_bytes for f in figures],
@@ -220,7 +224,12 @@ class _Search:
             if skeleton.virtual_stages == 1:
                 # The certificate speaks of 1F1B alone, so the best of these is never closed either.
                 limit = max(limit, best_certified)
-            best = self._assign(skeleton, objective, limit)
+            if corners[i] > limit and bounds.even is not None and len(self.found) >= _SOLVED_AT_LEAST:
+                best: Assigned | None = assign_even(
+                    self.cluster, self.model, skeleton, bounds.even, objective, corners[i]
+                )
+            else:
+                best = self._assign(skeleton, objective, limit)
             if best is not None:
                 self.found.append(best)
                 if skeleton.virtual_stages == 1:

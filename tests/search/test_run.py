@@ -153,3 +153,17 @@ def test_a_time_limit_still_gives_a_plan() -> None:
 def test_bad_options_are_refused(options: dict[str, object]) -> None:
     with pytest.raises(InputError):
         SearchOptions(**options)  # type: ignore[arg-type]
+
+
+def test_skeletons_that_cannot_be_among_the_best_keep_their_even_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(top=3, rescored=3)
+    monkeypatch.setattr("memx_engine.search.run._SOLVED_AT_LEAST", 0)
+    quick = run(top=3, rescored=3)
+    assert [p.plan for p in quick.plans[:3]] == [p.plan for p in whole.plans[:3]]
+    assert quick.certificate.optimal == whole.certificate.optimal
+    assert quick.certificate.best == whole.certificate.best
+    assert quick.feasible == whole.feasible
+    shapes = {p.skeleton: p for p in whole.table.plans}
+    assert {p.skeleton for p in quick.table.plans} == set(shapes)
+    assert all(sum(p.layers) == 12 for p in quick.table.plans)
+    assert any(p != shapes[p.skeleton] for p in quick.table.plans)
