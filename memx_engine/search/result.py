@@ -31,7 +31,8 @@ class RankedPlan:
 class PlanTable:
     """The best plan of every feasible skeleton as columns of length n, in rank order.
 
-    Rows with ``by_events`` carry event times and come first; the others carry the additive time, an upper bound.
+    Rows with ``by_events`` carry event times: the rescored head, and members of the front wherever they rank. The others
+    carry the additive time, an upper bound (for interleaved plans an estimate).
     ``worst_fraction`` is the highest peak / capacity over the plan's GPUs, ``worst_type`` the type of that GPU.
     """
 
@@ -64,7 +65,9 @@ class Certificate:
 
     Attributes:
         objective: The objective that ``lower_bound`` and ``best`` speak of (``additive``).
-        gap: (best - lower_bound) / best; None where no bound was computed.
+        gap: (best - lower_bound) / best over 1F1B skeletons; None where no bound was computed.
+        optimal: No 1F1B plan of the searched space has a better additive Phi, and the plan shown first is 1F1B;
+            interleaved plans are ranked by events and never certified.
         event_gap: Gap of the shown answer against event time's own lower bound.
         rescored: How many skeleton optima were ordered by event time.
     """
@@ -103,8 +106,9 @@ class SearchResult:
         plans_covered: Complete plans, splits and recompute counted.
         table: The best plan of every feasible skeleton, best phi first.
         plans: The rescored head of the table with everything predicted of each.
-        pareto: The non-dominated plans over (time, peak, variance), by time.
-        time_optimal: The fastest plan found, with its price in phi.
+        pareto: The non-dominated plans over (time, peak, variance), by time; the fastest plan is among them.
+        time_optimal: The fastest plan found, with its price in phi; where it is not a row of the table, its rank is the
+            one its phi would have.
         cancelled: The search was stopped; the plans are the best so far.
     """
 
