@@ -31,8 +31,9 @@ class RankedPlan:
 class PlanTable:
     """The best plan of every feasible skeleton as columns of length n, in rank order.
 
-    Rows with ``by_events`` carry event times: the rescored head, and members of the front wherever they rank. The others
-    carry the additive time, an upper bound (for interleaved plans an estimate).
+    Rows with ``by_events`` carry event times: the rescored head, and members of the front wherever they rank. The
+    others carry the additive time, an upper bound (for interleaved plans an estimate). A large search keeps the even
+    split of skeletons that are proven not to be among the best.
     ``worst_fraction`` is the highest peak / capacity over the plan's GPUs, ``worst_type`` the type of that GPU.
     """
 
