@@ -13,8 +13,7 @@ from memx_tui.terminal import is_terminal, text_width, wants_unicode
 
 _REDRAW_S = 0.1
 _PLAIN_EVERY_S = 5.0
-_BAR = 24
-_NAME = 18
+_WIDE = 100
 
 
 class ProfileLines:
@@ -51,7 +50,8 @@ class ProfileLines:
         width = text_width(self._stream) - 1
         rows = max(shutil.get_terminal_size((100, 24)).lines - 2, 1)
         unicode = wants_unicode(self._stream)
-        lines = [overall_line(progress, unicode), *(type_line(t, unicode) for t in progress.types)][:rows]
+        wide = width >= _WIDE
+        lines = [*overall_lines(progress, unicode, wide), *(type_line(t, unicode, wide) for t in progress.types)][:rows]
         self._erase()
         self._write("".join(f"{line[:width]}\n" for line in lines))
         self._drawn = len(lines)
@@ -106,26 +106,37 @@ def overall_words(progress: ProfileProgress) -> str:
     return ", ".join([*parts, left] if left else parts)
 
 
-def bar(fraction: float, unicode: bool) -> str:
+def bar(fraction: float, width: int, unicode: bool) -> str:
     full, empty = ("█", "░") if unicode else ("#", "-")
-    filled = round(_BAR * min(max(fraction, 0.0), 1.0))
-    return full * filled + empty * (_BAR - filled)
+    filled = round(width * min(max(fraction, 0.0), 1.0))
+    return full * filled + empty * (width - filled)
 
 
-def overall_line(progress: ProfileProgress, unicode: bool) -> str:
-    words = f"new {progress.measured}, cached {progress.cached}, skipped {progress.skipped}, failed {progress.failed}"
+def overall_lines(progress: ProfileProgress, unicode: bool, wide: bool) -> list[str]:
+    """The run as a bar with its times, and below it the counts."""
     head = "paused" if progress.paused else "overall"
-    left = left_words(progress.eta_s)
-    times = f"elapsed {duration(progress.elapsed_s)}  {left}".rstrip()
-    return (
-        f" {head:<{_NAME}} {bar(progress.fraction, unicode)} {progress.finished:>4}/{progress.planned:<4} "
-        f"{progress.fraction:>4.0%}  {times}  ({words})"
-    )
+    times = f"elapsed {duration(progress.elapsed_s)}  {left_words(progress.eta_s)}".rstrip()
+    counts = f"new {progress.measured}, cached {progress.cached}, skipped {progress.skipped}, failed {progress.failed}"
+    return [
+        f" {_head(head, progress.fraction, progress.finished, progress.planned, unicode, wide)} "
+        f"{progress.fraction:>4.0%}  {times}",
+        f" {'':<{_name(wide)}} {counts}",
+    ]
 
 
-def type_line(progress: TypeProgress, unicode: bool) -> str:
-    name = progress.gpu_type if len(progress.gpu_type) <= _NAME else progress.gpu_type[: _NAME - 1] + "~"
+def type_line(progress: TypeProgress, unicode: bool, wide: bool) -> str:
+    """One GPU type: bar, counts, what it is doing and with what."""
     fraction = progress.finished / progress.planned if progress.planned else 0.0
-    what = progress.reason or progress.current
-    words = f"{progress.state.value:<9} {' '.join(what.split())}".rstrip()
-    return f" {name:<{_NAME}} {bar(fraction, unicode)} {progress.finished:>4}/{progress.planned:<4}  {words}"
+    what = " ".join((progress.reason or progress.current).split())
+    head = _head(progress.gpu_type, fraction, progress.finished, progress.planned, unicode, wide)
+    return f" {head}  {progress.state.value:<9} {what}".rstrip()
+
+
+def _name(wide: bool) -> int:
+    return 20 if wide else 12
+
+
+def _head(name: str, fraction: float, finished: int, planned: int, unicode: bool, wide: bool) -> str:
+    width = _name(wide)
+    name = name if len(name) <= width else name[: width - 1] + "~"
+    return f"{name:<{width}} {bar(fraction, 24 if wide else 12, unicode)} {finished:>4}/{planned:<4}"

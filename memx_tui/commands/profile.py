@@ -108,7 +108,10 @@ def command(
     _say_failures(result)
     if result.cancelled:
         kept = result.total("measured") + result.total("cached")
-        raise CancelledError(f"interrupted; {kept} results are kept in {folder}", hint=resume_hint(folder, workspace))
+        raise CancelledError(
+            f"interrupted; {kept} results are kept in {folder}",
+            hint="the same command with --resume goes on and measures nothing twice",
+        )
     if as_json:
         from memx_engine import profile_document
 
@@ -126,14 +129,6 @@ def where_words(settings: RunnerSettings, runner: Runner) -> str:
         return f"simulated by {runner.truth_name}"
     on = " on CPUs" if settings.device == "cpu" else ""
     return f"measured by {settings.kind}{on}"
-
-
-def resume_hint(folder: Path, given: Path | None) -> str:
-    """How to go on, with the folder where it is not the default one."""
-    import shlex
-
-    place = f" --workspace {shlex.quote(str(folder))}" if given is not None else ""
-    return f"the same command with --resume{place} goes on and measures nothing twice"
 
 
 def _split(types: str | None) -> tuple[str, ...] | None:
