@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from memx_engine.cost.table import Estimator, StageTable
-from memx_engine.errors import CancelledError, InputError
+from memx_engine.errors import CancelledError
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Framework, Job
 from memx_engine.inputs.model import TransformerSpec
@@ -17,51 +17,27 @@ from memx_engine.search.bounds import Bounds, PlanFigures, compute_bounds
 from memx_engine.search.counting import count_plans
 from memx_engine.search.diagnose import no_feasible_plan
 from memx_engine.search.objective import Objective, Weights, choose_weights, compute_references
-from memx_engine.search.prune import TIME_RULES, Incumbents, corner_phi
+from memx_engine.search.options import SearchOptions
+from memx_engine.search.prune import Incumbents, corner_phi
 from memx_engine.search.ranking import Ranking, rank
-from memx_engine.search.result import Certificate, PruneCounts, RankedPlan, SearchProgress, SearchResult
-from memx_engine.search.schedule import ScheduleAdvice, heterogeneity_index
-from memx_engine.search.space import Space, enumerate_space, idle_gpus
+from memx_engine.search.result import PruneCounts, SearchProgress, SearchResult
+from memx_engine.search.schedule import heterogeneity_index
+from memx_engine.search.space import Space, enumerate_space
+from memx_engine.search.summary import assumptions, certificate
 
 _REPORT_EVERY_S = 0.05
 _KEPT_TABLE_BYTES = 128 << 20
 _INTERLEAVED_TRIED = 16
+_BOUNDING_SHARE = 0.5
+# Knuth's multiplicative hash: neighbours in the enumeration land far apart, the same way every time.
+_SCATTER = 2654435761
 _SOLVED_AT_LEAST = 1000
 """Skeletons that are solved even where their bounds say that they cannot be among the N best."""
 
+__all__ = ["SearchOptions", "search"]
+
 Progress = Callable[[SearchProgress], None]
 Stop = Callable[[], bool]
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """How to search.
-
-    Attributes:
-        weights: None lets the search choose a profile and say why.
-        top: How many skeletons' plans must be right (N): a skeleton is closed only above the N-th best.
-        time_limit_s: Stop then and return the best so far; None searches everything.
-        seed, threads: Part of every search's record; this search uses no randomness and one thread.
-        rescored: How many skeleton optima are ordered by event time (K).
-        time_rule: ``corner`` or ``paper``. epsilon_rule: ``memx`` or ``paper``.
-    """
-
-    weights: Weights | None = None
-    top: int = 10
-    time_limit_s: float | None = None
-    seed: int = 0
-    threads: int = 1
-    rescored: int = 64
-    time_rule: str = "corner"
-    epsilon_rule: str = "memx"
-
-    def __post_init__(self) -> None:
-        if self.top < 1:
-            raise InputError(f"top {self.top} must be at least 1", where="--top")
-        if self.time_limit_s is not None and not self.time_limit_s > 0:
-            raise InputError(f"time limit {self.time_limit_s:g} s must be positive", where="--time-limit")
-        if self.time_rule not in TIME_RULES:
-            raise InputError(f"time rule {self.time_rule!r} is not known", hint=f"use one of {', '.join(TIME_RULES)}")
 
 
 def search(
@@ -140,6 +116,7 @@ class _Search:
         self.nearest: tuple[Skeleton, Bounds] | None = None
         self.found: list[Assigned] = []
         self.tables = _Tables(estimator)
+        self.unbounded = 0
         self.unsolved_phi = float("inf")
 
     def run(self) -> SearchResult:
@@ -148,26 +125,36 @@ class _Search:
         self.counts = replace(self.counts, placement=space.placement_pruned)
         self._bound(skeletons)
         if not self.bounded:
-            if self.cancelled or self.timed_out:
+            if self.cancelled:
                 raise CancelledError("the search was stopped before any plan was found")
-            raise no_feasible_plan(space, self.nearest, should_stop=self._stops)
+            raise no_feasible_plan(space, self.nearest, should_stop=self._cancels)
         objective = self._objective()
         incumbents = Incumbents(self.options.top, self.options.time_rule, self._ceiling(objective))
         self._solve(objective, incumbents)
         if not self.found:
-            if self.cancelled or self.timed_out:
+            if self.cancelled:
                 raise CancelledError("the search was stopped before any plan was found")
-            raise no_feasible_plan(space, self.nearest, should_stop=self._stops)
+            raise no_feasible_plan(space, self.nearest, should_stop=self._cancels)
         fastest = self._fastest(objective)
         self._report("ranking", 0, 1, incumbents, force=True)
         ranking = rank(self.found, fastest, objective, self.estimator, self.options.rescored, self._cancels)
         return self._result(space, len(skeletons), objective, incumbents, ranking)
 
     def _bound(self, skeletons: list[Skeleton]) -> None:
-        """Rule 2, and what the references, the weights and the time rule need."""
-        for done, skeleton in enumerate(skeletons):
-            if self._stops() and (self.cancelled or self.bounded):
-                return
+        """Rule 2, and what the references, the weights and the time rule need.
+
+        Under a time limit this takes at most half of it, and skeletons from all over the space come first.
+        """
+        order = list(range(len(skeletons)))
+        if self.options.time_limit_s is not None:
+            order.sort(key=lambda i: i * _SCATTER % 2**32)
+        fitting: list[int] = []
+        bounded: dict[int, Bounds] = {}
+        for done, i in enumerate(order):
+            if self._cancels() or (fitting and self._elapsed_share() > _BOUNDING_SHARE):
+                self.unbounded = len(order) - done
+                break
+            skeleton = skeletons[i]
             table = self.tables.get(skeleton, keep=True)
             bounds = compute_bounds(table, one_recompute=self.one_recompute)
             self.recompute |= dict.fromkeys(table.options)
@@ -175,10 +162,12 @@ class _Search:
             if self.nearest is None or bounds.excess_bytes < self.nearest[1].excess_bytes:
                 self.nearest = (skeleton, bounds)
             if bounds.fits:
-                self.bounded.append((skeleton, bounds))
+                fitting.append(i)
+                bounded[i] = bounds
             else:
                 self.counts = replace(self.counts, memory=self.counts.memory + 1)
             self._report("bounding", done + 1, len(skeletons))
+        self.bounded = [(skeletons[i], bounded[i]) for i in sorted(fitting)]
 
     def _objective(self) -> Objective:
         evens = [b.even for _, b in self.bounded if b.even is not None]
@@ -282,7 +271,6 @@ class _Search:
         incumbents: Incumbents,
         ranking: Ranking,
     ) -> SearchResult:
-        answer = ranking.plans[0]
         self._report("done", 1, 1, incumbents, force=True)
         return SearchResult(
             cluster=self.cluster,
@@ -290,7 +278,7 @@ class _Search:
             job=self.job,
             provenance=self.estimator.provenance,
             predictor_fingerprint=self.estimator.fingerprint,
-            assumed=self._assumed(space, answer),
+            assumed=(*assumptions(space, self.estimator, ranking.plans[0]), *self._stopped_early()),
             objective=objective,
             space={**space.dimensions(), "recompute": tuple(map(str, self.recompute))},
             skeletons=legal + space.placement_pruned,
@@ -300,7 +288,13 @@ class _Search:
             seconds=time.monotonic() - self._began,
             cache_hits=int(getattr(self.estimator, "hits", 0)),
             cache_misses=int(getattr(self.estimator, "misses", 0)),
-            certificate=self._certificate(objective, ranking),
+            certificate=certificate(
+                self.found,
+                objective,
+                ranking.plans,
+                unsolved_phi=self.unsolved_phi,
+                complete=not self.unbounded,
+            ),
             table=ranking.table,
             plans=ranking.plans,
             pareto=ranking.pareto,
@@ -309,49 +303,10 @@ class _Search:
             cancelled=self.cancelled,
         )
 
-    def _certificate(self, objective: Objective, ranking: Ranking) -> Certificate:
-        """Interleaved skeletons are ranked by estimates and events, so the certificate leaves them out.
-
-        It calls nothing optimal where the plan shown first is interleaved.
-        """
-        solved = [a for a in self.found if a.plan.skeleton.virtual_stages == 1] or self.found
-        best = min(a.phi for a in solved)
-        lower = min(*(a.lower_bound_phi for a in solved), self.unsolved_phi, best)
-        known = lower > 0.0 and all(a.lower_bound_phi > 0.0 for a in solved)
-        shown = ranking.plans[0]
-        least = objective.phi(
-            shown.estimate.lower_bound_s, shown.estimate.peak_bytes, shown.estimate.memory_variance_bytes2
-        )
-        return Certificate(
-            objective="additive",
-            best=best,
-            lower_bound=lower if known else None,
-            gap=(best - lower) / best if known else None,
-            optimal=known and lower >= best * (1.0 - 1e-9) and shown.plan.skeleton.virtual_stages == 1,
-            event_gap=max(0.0, 1.0 - least / shown.phi),
-            rescored=len(ranking.plans),
-        )
-
-    def _assumed(self, space: Space, answer: RankedPlan) -> tuple[str, ...]:
-        left_out = [f"left out of every plan: {reason}" for reason in space.excluded_types.values()]
-        idle = [f"plan 1 leaves {n} {name} idle" for name, n in idle_gpus(self.cluster, answer.plan.skeleton).items()]
-        shape = answer.plan.skeleton
-        worst = answer.estimate.worst_gpu
-        advice = ScheduleAdvice(
-            worst.capacity_bytes / worst.peak_bytes,
-            heterogeneity_index(self.cluster, self.job, shape.type_order),
-        )
-        stopped = ["the time limit was reached: plans are the best so far"] if self.timed_out else []
-        return (
-            *self.job.assumed,
-            *self.model.assumed,
-            *self.cluster.assumed,
-            *getattr(self.estimator, "assumed", ()),
-            *left_out,
-            *idle,
-            *([f"plan 1: {advice}"] if shape.pp > 1 else []),
-            *stopped,
-        )
+    def _stopped_early(self) -> list[str]:
+        if not self.timed_out and (self.cancelled or not self.unbounded):
+            return []
+        return [f"the time limit was reached: plans are the best so far, {self.unbounded} skeletons were not looked at"]
 
     def _cancels(self) -> bool:
         if self._should_stop is not None and self._should_stop():
@@ -360,10 +315,13 @@ class _Search:
 
     def _stops(self) -> bool:
         self._cancels()
-        limit = self.options.time_limit_s
-        if limit is not None and time.monotonic() - self._began > limit:
-            self.timed_out = True
+        self.timed_out |= self._elapsed_share() > 1.0
         return self.cancelled or self.timed_out
+
+    def _elapsed_share(self) -> float:
+        """How much of the time limit is used; 0 without one."""
+        limit = self.options.time_limit_s
+        return 0.0 if limit is None else (time.monotonic() - self._began) / limit
 
     def _may_end(self) -> bool:
         """Whether the work can end here: a time limit still waits for the first plan, the operator does not."""

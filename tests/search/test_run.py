@@ -147,6 +147,8 @@ def test_a_time_limit_still_gives_a_plan() -> None:
     result = run(time_limit_s=1e-6)
     assert len(result.table) >= 1 and not result.cancelled
     assert any("time limit" in line for line in result.assumed)
+    # What was not looked at cannot be certified.
+    assert result.certificate.gap is None and not result.certificate.optimal
 
 
 @pytest.mark.parametrize("options", [{"top": 0}, {"time_limit_s": -1.0}, {"time_rule": "none"}])

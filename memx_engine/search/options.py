@@ -1,0 +1,40 @@
+"""How to search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from memx_engine.errors import InputError
+from memx_engine.search.objective import Weights
+from memx_engine.search.prune import TIME_RULES
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """How to search.
+
+    Attributes:
+        weights: None lets the search choose a profile and say why.
+        top: How many skeletons' plans must be right (N): a skeleton is closed only above the N-th best.
+        time_limit_s: Stop then and return the best so far, at least one plan; None searches everything.
+        seed, threads: Part of every search's record; this search uses no randomness and one thread.
+        rescored: How many skeleton optima are ordered by event time (K).
+        time_rule: ``corner`` or ``paper``. epsilon_rule: ``memx`` or ``paper``.
+    """
+
+    weights: Weights | None = None
+    top: int = 10
+    time_limit_s: float | None = None
+    seed: int = 0
+    threads: int = 1
+    rescored: int = 64
+    time_rule: str = "corner"
+    epsilon_rule: str = "memx"
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise InputError(f"top {self.top} must be at least 1", where="--top")
+        if self.time_limit_s is not None and not self.time_limit_s > 0:
+            raise InputError(f"time limit {self.time_limit_s:g} s must be positive", where="--time-limit")
+        if self.time_rule not in TIME_RULES:
+            raise InputError(f"time rule {self.time_rule!r} is not known", hint=f"use one of {', '.join(TIME_RULES)}")
