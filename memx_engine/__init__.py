@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from memx_engine.errors import NoFeasiblePlanError as NoFeasiblePlanError
     from memx_engine.errors import OutputError as OutputError
     from memx_engine.errors import UnsupportedModelError as UnsupportedModelError
+    from memx_engine.evaluate.accuracy import AccuracyOptions as AccuracyOptions
+    from memx_engine.evaluate.accuracy import AccuracyTable as AccuracyTable
+    from memx_engine.evaluate.command import evaluate as _evaluate
     from memx_engine.export.comparison import compare_document as compare_document
     from memx_engine.export.comparison import comparison_notes as comparison_notes
     from memx_engine.export.documents import explain_document as explain_document
@@ -126,6 +129,7 @@ if TYPE_CHECKING:
     from memx_engine.workspace import Workspace as Workspace
 
     search_plans = _search
+    evaluate_predictions = _evaluate
 
 _HOMES = {
     "cost.events": ("Timeline",),
@@ -139,6 +143,7 @@ _HOMES = {
         "OutputError",
         "UnsupportedModelError",
     ),
+    "evaluate.accuracy": ("AccuracyOptions", "AccuracyTable"),
     "export.comparison": ("compare_document", "comparison_notes"),
     "export.documents": ("explain_document", "search_document"),
     "export.plan_file": ("PlanFile", "load_plan", "plan_file", "plan_text", "save_plan"),
@@ -197,6 +202,7 @@ _HOMES = {
 _HOME_OF = {name: (f"memx_engine.{home}", name) for home, names in _HOMES.items() for name in names}
 # ``memx_engine.search`` is the package once anything of it is imported, so the function has another name here.
 _HOME_OF["search_plans"] = ("memx_engine.search.run", "search")
+_HOME_OF["evaluate_predictions"] = ("memx_engine.evaluate.command", "evaluate")
 
 __all__ = ["__version__", *sorted(_HOME_OF)]
 

@@ -30,6 +30,7 @@ VERBS = {
     "explain": "Judge one plan: does it fit, what does it cost, why.",
     "compare": "Put two to four plan files side by side.",
     "show": "Show a plan file as the dashboard does.",
+    "evaluate": "Judge the predictions on measured runs.",
     "doctor": "Check the installation, the terminal and the folders.",
     "paths": "Say where configuration, state and the log are kept.",
     "themes": "List the dashboard's themes.",

@@ -81,3 +81,38 @@ def describe(report: SearchProgress) -> str:
     if report.gap is not None:
         parts.append(f"gap {report.gap:.1%}")
     return f"{', '.join(parts)}, {report.elapsed_s:.1f} s"
+
+
+class CountLine:
+    """Progress of work that only counts: ``evaluating 12/75, 8.1 s``."""
+
+    def __init__(self, what: str, stream: TextIO | None = None) -> None:
+        self._what = what
+        self._stream = stream if stream is not None else sys.stderr
+        self._live = is_terminal(self._stream) and os.environ.get("TERM", "") not in ("", "dumb")
+        self._start_s = time.monotonic()
+        self._next_s = self._start_s + (0.0 if self._live else _PLAIN_EVERY_S)
+        self._drawn = False
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if now < self._next_s:
+            return
+        self._next_s = now + (_REDRAW_S if self._live else _PLAIN_EVERY_S)
+        words = f"{self._what} {done}/{total}, {now - self._start_s:.1f} s"
+        self._write(f"\r\x1b[K{words}" if self._live else f"memx-tui: {words}\n")
+        self._drawn = self._live
+
+    def close(self) -> None:
+        """Remove the redrawn line."""
+        if self._drawn:
+            self._write("\r\x1b[K")
+            self._drawn = False
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            # Progress is no reason to fail when standard error went away.
+            self._next_s = float("inf")

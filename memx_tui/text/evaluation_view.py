@@ -1,0 +1,54 @@
+"""The accuracy table as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from memx_tui.text.style import Style
+
+_FIGURES = (
+    ("time MAPE", "time_mape_pct", "%"),
+    ("median", "time_median_pct", "%"),
+    ("max", "time_max_pct", "%"),
+    ("within 20 %", "within_20_pct", "%"),
+    ("beyond 50 %", "beyond_50_pct", "%"),
+    ("Spearman", "spearman_time", ""),
+    ("Kendall", "kendall_time", ""),
+    ("memory MAPE", "memory_mape_pct", "%"),
+    ("memory median", "memory_median_pct", "%"),
+    ("95 % interval covers", "coverage_95_pct", "%"),
+    ("its half width", "interval_width_pct", "%"),
+)
+
+
+def accuracy_text(document: dict[str, Any], style: Style) -> str:
+    """One column per method, one line per figure; skipped rows by reason."""
+    rows = document["rows"]
+    first = rows[0]
+    judged = f"{first['n']} rows ({first['n_time']} with time, {first['n_memory']} with memory)"
+    trained = f", learned from {document['trained_on']}" if document["trained_on"] else ""
+    lines = [
+        style.paint(f"Accuracy on {document['truth']}: {judged}{trained}", "bold"),
+        f"{document['provenance']}; means over seeds {', '.join(map(str, document['seeds']))}",
+        "",
+    ]
+    width = max(len(label) for label, _, _ in _FIGURES) + 2
+    lines.append(" " * width + "".join(f"{row['method']:>18}" for row in rows))
+    for label, key, unit in _FIGURES:
+        if any(row[key] is not None for row in rows):
+            lines.append(f"{label:<{width}}" + "".join(f"{_figure(row[key], unit):>18}" for row in rows))
+    for name in sorted({name for row in rows for name in row["memory_by_type_pct"] or {}}):
+        values = [(row["memory_by_type_pct"] or {}).get(name) for row in rows]
+        lines.append(f"{'memory ' + name:<{width}}" + "".join(f"{_figure(v, '%'):>18}" for v in values))
+    reasons = Counter(item["reason"] for item in document["skipped"])
+    if reasons:
+        lines += ["", f"{reasons.total()} rows cannot be judged:"]
+        lines += [f"  {count} {style.glyphs.times} {reason}" for reason, count in reasons.most_common()]
+    return style.plain("\n".join(lines))
+
+
+def _figure(value: float | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.2f} %" if unit else f"{value:.4f}"
