@@ -27,7 +27,7 @@ def expand_lists(args: list[str]) -> list[str]:
     out: list[str] = []
     current = ""
     for word in args:
-        if word.startswith("--"):
+        if word.startswith("-") and word != "-":
             current = word if word in _LISTS else ""
             if not current:
                 out.append(word)

@@ -16,6 +16,7 @@ def test_lists_take_several_files() -> None:
     assert expand_lists(["--train", "a", "b", "--test", "c", "--json"]) == [
         "--train", "a", "--train", "b", "--test", "c", "--json",
     ]  # fmt: skip
+    assert expand_lists(["--truth", "a", "-o", "x", "-"]) == ["--truth", "a", "-o", "x", "-"]
     assert expand_lists(["--json", "--train"]) == ["--json", "--train"]
 
 
