@@ -94,7 +94,15 @@ class Workspace:
         db = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
         self._db = db
         with self._guard("read"):
-            self._check_version()
+            version = self._check_version()
+        if version < len(MIGRATIONS):
+            db.close()
+            new = version == 0
+            raise StorageError(
+                "the workspace is just being made" if new else f"the workspace has the older schema {version}",
+                where=str(self.folder),
+                hint="try again in a moment" if new else "a profile or import with --resume brings it up to date",
+            )
         return db
 
     def _storage_error(self, what: str, error: Exception) -> StorageError:

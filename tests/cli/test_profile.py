@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from memx_engine.workspace import Workspace
+from memx_engine.workspace import StorageError, Workspace
 from memx_tui import cli
 from tests.cli.processes import COMMAND, environment
 
@@ -38,8 +39,9 @@ def stored(folder: Path) -> Counter[tuple[str, str]]:
 def wait_for_points(folder: Path, count: int) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
-        if (folder / "memx.sqlite").exists() and sum(stored(folder).values()) >= count:
-            return
+        with contextlib.suppress(StorageError):  # not there yet, or just being made
+            if sum(stored(folder).values()) >= count:
+                return
         time.sleep(0.1)
     pytest.fail("no points were stored in time")
 

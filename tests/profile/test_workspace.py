@@ -216,6 +216,13 @@ def test_notes_are_kept_and_replaced(tmp_path: Path) -> None:
         assert w.note("design") == {"a": 2}
 
 
+def test_reading_while_the_workspace_is_being_made(tmp_path: Path) -> None:
+    sqlite3.connect(tmp_path / FILE_NAME).close()
+    (tmp_path / FILE_NAME).touch()
+    with pytest.raises(StorageError, match="just being made"):
+        Workspace(tmp_path, read_only=True)
+
+
 def test_reading_where_nothing_is(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="no workspace"):
         Workspace(tmp_path / "absent", read_only=True)
