@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
-from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.signal import Signal
 
@@ -23,11 +22,13 @@ from memx_tui.keys import binding_ids
 from memx_tui.messages import JobFailed, SearchCancelled, SearchFinished, SearchProgressed
 from memx_tui.modes import MODE_TABLE, Mode
 from memx_tui.paths import Paths, find_paths
+from memx_tui.profile_job import DOING as PROFILING
+from memx_tui.profiling import ProfilingApp
 from memx_tui.remembering import SessionKeeper
 from memx_tui.screens.error import ErrorDialog
 from memx_tui.session import Change, Session
 from memx_tui.session_file import add_recent
-from memx_tui.themes import choose_theme, load_themes
+from memx_tui.themes import FALLBACKS, choose_theme, load_themes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,23 +46,7 @@ QUIT_WITHIN_S = 2.0
 """A second ctrl+c within this time quits."""
 
 
-_FALLBACKS = {
-    "memory-weights": "primary",
-    "memory-optimizer": "secondary",
-    "memory-activations": "accent",
-    "memory-other": "warning",
-    "memory-free": "panel",
-    "memory-over": "error",
-    "recompute-none": "success",
-    "recompute-selective": "secondary",
-    "recompute-full": "warning",
-    "recompute-block": "primary",
-    "recompute-mixed": "accent",
-}
-"""Colours beyond Textual's own, and what serves a theme that does not set them."""
-
-
-class MemxApp(App[None]):
+class MemxApp(ProfilingApp):
     """Plans on screen.
 
     Args:
@@ -75,7 +60,7 @@ class MemxApp(App[None]):
     """
 
     TITLE = "memx"
-    CSS_PATH = ["styles/memx.tcss", "styles/dialogs.tcss", "styles/cluster.tcss"]
+    CSS_PATH = ["styles/memx.tcss", "styles/dialogs.tcss", "styles/cluster.tcss", "styles/profile.tcss"]
     ENABLE_COMMAND_PALETTE = False  # the palette of palette.py takes its place
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark,f1", "help", "Help", id="help", tooltip="Keys of this screen, searchable"),
@@ -89,7 +74,7 @@ class MemxApp(App[None]):
             id="interrupt",
             show=False,
             priority=True,
-            tooltip="Cancel the running search; twice within two seconds quits",
+            tooltip="Cancel what runs; twice within two seconds quits",
         ),
         *(
             Binding(
@@ -142,7 +127,7 @@ class MemxApp(App[None]):
 
     def get_css_variables(self) -> dict[str, str]:
         variables = super().get_css_variables()
-        return {name: variables[source] for name, source in _FALLBACKS.items()} | variables
+        return {name: variables[source] for name, source in FALLBACKS.items()} | variables
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         filters = super().get_line_filters()
@@ -257,6 +242,7 @@ class MemxApp(App[None]):
                 job,
                 session.options,
                 session.inputs(),
+                self.workspace_folder(),
                 self.post_message,
                 self._stop_search,
             )
@@ -290,6 +276,8 @@ class MemxApp(App[None]):
         if event.doing.startswith("searching"):
             self._search_ended()
             self.session.failure = event.error
+        elif event.doing == PROFILING:
+            self.profile_failed(event)
         self.publish("search")
         self.show_error(event.error, doing=event.doing)
 
@@ -383,7 +371,16 @@ class MemxApp(App[None]):
         assert session.cluster is not None and session.model is not None
         objective = session.result.objective if session.result is not None and not session.stale else None
         self._explain(
-            partial(jobs.run_explain, session.cluster, session.model, job, request, objective, asker.post_message)
+            partial(
+                jobs.run_explain,
+                session.cluster,
+                session.model,
+                job,
+                request,
+                objective,
+                self.workspace_folder(),
+                asker.post_message,
+            )
         )
 
     @work(thread=True, exclusive=True, group="explain", exit_on_error=False)
@@ -417,6 +414,9 @@ class MemxApp(App[None]):
         if self.session.searching and not (self._stop_search and self._stop_search.is_set()):
             self.cancel_search()
             self.say("cancelling the search; ctrl+c again quits")
+        elif self.session.profile.running and not self.session.profile.stopping:
+            self.cancel_profile()
+            self.say("cancelling profiling, its results are kept; ctrl+c again quits")
         elif now - self._interrupted_at < QUIT_WITHIN_S:
             self.leave()
         else:
@@ -424,10 +424,12 @@ class MemxApp(App[None]):
         self._interrupted_at = now
 
     def action_request_quit(self) -> None:
-        """Quit at once, unless a search or unsaved changes would be lost; then ask."""
+        """Quit at once, unless a job runs or unsaved changes would be lost; then ask."""
         lost = []
         if self.session.searching:
             lost.append("The running search will be stopped.")
+        if self.session.profile.running:
+            lost.append("Profiling will be stopped. Every finished point is stored already; r goes on next time.")
         if self.session.unsaved:
             lost.append(f"{self.session.unsaved} has changes that are not saved.")
         if not lost:
@@ -441,6 +443,7 @@ class MemxApp(App[None]):
     def leave(self) -> None:
         """Stop every job and exit."""
         self.cancel_search()
+        self.cancel_profile()
         if self._keeper is not None:
             self._keeper.write()
         self.exit()

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 
 from memx_tui.columns import PlanColumns
+from memx_tui.ground import stored_estimator
 from memx_tui.messages import JobFailed, RequestExplained, SearchCancelled, SearchFinished, SearchProgressed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from memx_engine import Cluster, Job, Objective, PlanRequest, SearchOptions, SearchProgress, TransformerSpec
 
 Post = Callable[[Message], object]
@@ -29,10 +32,14 @@ def run_search(
     job: Job,
     options: SearchOptions | None,
     inputs: tuple[object, ...],
+    folder: Path,
     post: Post,
     stop: threading.Event,
 ) -> None:
-    """Search and post the outcome; ``stop`` ends it cooperatively, keeping the plans found so far."""
+    """Search and post the outcome; ``stop`` ends it cooperatively, keeping the plans found so far.
+
+    What the workspace ``folder`` holds corrects the predictions; without one they are first principles.
+    """
     from memx_engine import CancelledError, SearchOptions, search_plans
 
     last = 0.0
@@ -46,7 +53,13 @@ def run_search(
 
     try:
         result = search_plans(
-            cluster, model, job, options=options or SearchOptions(), on_progress=report, should_stop=stop.is_set
+            cluster,
+            model,
+            job,
+            options=options or SearchOptions(),
+            estimator=stored_estimator(cluster, model, job, folder),
+            on_progress=report,
+            should_stop=stop.is_set,
         )
         post(SearchFinished(result, PlanColumns.of(result.table), inputs))
     except CancelledError:
@@ -57,13 +70,21 @@ def run_search(
 
 
 def run_explain(
-    cluster: Cluster, model: TransformerSpec, job: Job, request: PlanRequest, objective: Objective | None, post: Post
+    cluster: Cluster,
+    model: TransformerSpec,
+    job: Job,
+    request: PlanRequest,
+    objective: Objective | None,
+    folder: Path,
+    post: Post,
 ) -> None:
     """Judge a plan that is not in the list and post the answer."""
     from memx_engine import explain_request
 
     try:
-        post(RequestExplained(explain_request(cluster, model, job, request, objective=objective)))
+        estimator = stored_estimator(cluster, model, job, folder)
+        explanation = explain_request(cluster, model, job, request, objective=objective, estimator=estimator)
+        post(RequestExplained(explanation))
     except Exception as error:  # the edge between engine and screen: whatever it raises is logged and shown
         log.exception("explaining a plan failed")
         post(JobFailed(error, "explaining a plan"))

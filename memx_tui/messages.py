@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 
 if TYPE_CHECKING:
-    from memx_engine import Explanation, SearchProgress, SearchResult
+    from memx_engine import Explanation, ProfileProgress, ProfileResult, SearchProgress, SearchResult
     from memx_tui.columns import PlanColumns
+    from memx_tui.profile_state import ProfileSettings, Survey
 
 
 @dataclass
@@ -49,3 +50,29 @@ class RequestExplained(Message):
     """The answer to "why is this plan not in the list"."""
 
     explanation: Explanation
+
+
+@dataclass
+class ProfileProgressed(Message):
+    """Counts of the running profile; its log lines wait in the job's feed."""
+
+    progress: ProfileProgress
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, ProfileProgressed)
+
+
+@dataclass
+class ProfileEnded(Message):
+    """Profiling ended, or was cancelled: what it has is in ``result`` and in the workspace."""
+
+    result: ProfileResult
+
+
+@dataclass
+class ProfileSurveyed(Message):
+    """What would be measured and what is there, for these inputs and settings."""
+
+    survey: Survey
+    inputs: tuple[object, ...]
+    settings: ProfileSettings

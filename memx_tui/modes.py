@@ -25,7 +25,8 @@ class Mode:
 
 MODE_TABLE = (
     Mode("1", "cluster", "Cluster", "memx_tui.screens.cluster:ClusterScreen"),
+    Mode("2", "profile", "Profile", "memx_tui.screens.profile:ProfileScreen"),
     Mode("3", "plans", "Plans", "memx_tui.screens.plans:PlansScreen"),
     Mode("4", "compare", "Compare", "memx_tui.screens.compare:CompareScreen"),
 )
-"""The screens by their keys. 2 is kept for profiling."""
+"""The screens by their keys."""

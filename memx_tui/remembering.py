@@ -109,8 +109,8 @@ class SessionKeeper:
         self._told = False
 
     def changed(self, change: Change) -> None:
-        """Something in the session is different; progress of a search is not worth a write."""
-        if change != "search" and self._timer is None:
+        """Something in the session is different; progress of a job is not worth a write."""
+        if change not in ("search", "profile") and self._timer is None:
             self._timer = self._app.set_timer(WRITE_AFTER_S, self.write)
 
     def write(self) -> None:

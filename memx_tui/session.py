@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from memx_tui.profile_state import ProfileState
+
 if TYPE_CHECKING:
     from memx_engine import (
         Cluster,
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     )
     from memx_tui.columns import PlanColumns
 
-Change = Literal["cluster", "model", "job", "result", "search", "marks", "view", "theme", "mode"]
+Change = Literal["cluster", "model", "job", "result", "search", "marks", "view", "theme", "mode", "profile"]
 
 MARK_LETTERS = "ABCD"
 SORT_KEYS = ("rank", "phi", "time", "tokens", "worst", "spread", "peak", "tp", "pp", "dp", "mb", "recompute")
@@ -64,6 +66,7 @@ class Session:
         progress: Last report of a running search; None when none runs.
         marks: Letter to row of ``result.table``.
         pending_marks: Letter to plan key, applied when the next search ends.
+        profile: How profiling stands.
         mode: Name of the screen that is open.
     """
 
@@ -85,6 +88,7 @@ class Session:
     marks: dict[str, int] = field(default_factory=dict)
     pending_marks: dict[str, str] = field(default_factory=dict)
     view: ViewOptions = field(default_factory=ViewOptions)
+    profile: ProfileState = field(default_factory=ProfileState)
     mode: str = ""
     selected_row: int = 0
     _details: dict[int, RankedPlan] = field(default_factory=dict, repr=False)
@@ -120,6 +124,8 @@ class Session:
             self.job_file,
             tuple(sorted((key, str(value)) for key, value in self.job_overrides.items())),
             self.options,
+            self.profile.settings.folder,
+            self.profile.version,
         )
 
     @property

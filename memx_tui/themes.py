@@ -192,3 +192,19 @@ def _variable_colour(section: Section, key: str, ansi: bool) -> str:
     if value == "transparent" or value in _ANSI_COLOURS or (not ansi and _HEX.fullmatch(value)):
         return section.text(key)
     return _colour(section, key, ansi)
+
+
+FALLBACKS = {
+    "memory-weights": "primary",
+    "memory-optimizer": "secondary",
+    "memory-activations": "accent",
+    "memory-other": "warning",
+    "memory-free": "panel",
+    "memory-over": "error",
+    "recompute-none": "success",
+    "recompute-selective": "secondary",
+    "recompute-full": "warning",
+    "recompute-block": "primary",
+    "recompute-mixed": "accent",
+}
+"""Colours beyond Textual's own, and what serves a theme that does not set them."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memx_engine import InputError, MemxError
@@ -48,7 +49,9 @@ def build_app(options: dict[str, Any]) -> tuple[MemxApp, bool]:
     from memx_tui.commands.options import start_work
     from memx_tui.config import load_config
     from memx_tui.paths import find_paths
+    from memx_tui.profile_state import ProfileSettings
     from memx_tui.remembering import restore
+    from memx_tui.runners import RunnerSettings
     from memx_tui.session import Session
     from memx_tui.session_file import load_session
 
@@ -67,6 +70,9 @@ def build_app(options: dict[str, Any]) -> tuple[MemxApp, bool]:
         model_source=options["model"] or "",
         job_file=options["job_file"],
         job_overrides=overrides,
+    )
+    session.profile.settings = ProfileSettings(
+        RunnerSettings(seed=options["seed"]), Path(options["workspace"]) if options["workspace"] else None
     )
     state, problem = load_session(paths.session_file, fresh=options["fresh"])
     if problem is not None:

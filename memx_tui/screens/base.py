@@ -118,6 +118,7 @@ class ModeScreen(Screen[None]):
             lefts = [f"{long}, {job}", f"{short}, {job}", *lefts]
         right: list[tuple[str, bool]] = []
         result = session.result
+        right.append((session.profile.short_words(), False))
         if session.stale:
             right.append(("STALE", True))
         if result is not None:

@@ -43,7 +43,7 @@ class FakeSearch:
         self.started = threading.Event()
         self.stopped = False
 
-    def __call__(self, *inputs: Any, options: Any, on_progress: Any, should_stop: Any) -> Any:
+    def __call__(self, *inputs: Any, options: Any, estimator: Any, on_progress: Any, should_stop: Any) -> Any:
         self.started.set()
         done = 0
         while not self.release.is_set():

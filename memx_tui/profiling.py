@@ -1,0 +1,187 @@
+"""The app's part in profiling: one job at a time, started, paused and stopped from anywhere."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from textual import work
+from textual.app import App
+
+from memx_engine import MemxError
+from memx_tui import profile_job
+from memx_tui.messages import JobFailed, ProfileEnded, ProfileProgressed, ProfileSurveyed
+from memx_tui.profile_job import ProfileFeed
+from memx_tui.profile_state import LogLine, ProfileSettings
+from memx_tui.runners import make_runner
+
+if TYPE_CHECKING:
+    from memx_tui.paths import Paths
+    from memx_tui.session import Change, Session
+
+
+class ProfilingApp(App[None]):
+    """What of the app deals with profiling. The attributes and the first methods are the whole app's."""
+
+    session: Session
+    paths: Paths
+    _feed: ProfileFeed | None = None
+
+    def publish(self, change: Change) -> None:
+        raise NotImplementedError
+
+    def say(self, text: str, *, warning: bool = False) -> None:
+        raise NotImplementedError
+
+    def show_error(self, error: BaseException, *, doing: str = "") -> None:
+        raise NotImplementedError
+
+    # Where
+
+    def workspace_folder(self) -> Path:
+        """The workspace of the session: the one chosen, or the cluster's own."""
+        session = self.session
+        if session.profile.settings.folder is not None:
+            return session.profile.settings.folder
+        return self.paths.workspace(session.cluster.name if session.cluster else "")
+
+    def set_profile_settings(self, settings: ProfileSettings) -> None:
+        """Profile in another way from the next start on."""
+        self.session.profile.settings = settings
+        self.publish("profile")
+        self.survey_profile()
+
+    # Looking
+
+    def survey_profile(self) -> None:
+        """Find out in a thread what would be measured, what is there, and what planning rests on."""
+        session = self.session
+        if not session.ready:
+            session.profile.survey = None
+            return
+        try:
+            job = session.job()
+        except MemxError:
+            session.profile.survey = None  # the Cluster screen says what is wrong with the job
+            return
+        assert session.cluster is not None and session.model is not None
+        self._survey(
+            partial(
+                profile_job.run_survey,
+                (session.cluster, session.model, job),
+                session.profile.settings,
+                self.workspace_folder(),
+                self.post_message,
+            )
+        )
+
+    @work(thread=True, exclusive=True, group="survey", exit_on_error=False)
+    def _survey(self, run: partial[None]) -> None:
+        run()
+
+    def on_profile_surveyed(self, event: ProfileSurveyed) -> None:
+        session = self.session
+        current = event.inputs[:2] == (session.cluster, session.model) and event.settings == session.profile.settings
+        if not current:
+            return
+        before = session.profile.survey.ground.notice if session.profile.survey else ""
+        session.profile.survey = event.survey
+        notice = event.survey.ground.notice
+        if notice and notice != before and not session.profile.running:
+            session.profile.log.append(LogLine(profile_job.wall_clock(), "", notice, bad=True))
+            self.say(notice, warning=True)
+        self.publish("profile")
+
+    # Running
+
+    def start_profile(self, *, retry_failed: bool = False) -> None:
+        """Measure what is not stored yet, in a thread; one at a time."""
+        session, state = self.session, self.session.profile
+        if state.running:
+            self.say("profiling runs already; x cancels it, what it has is kept")
+            return
+        try:
+            job = session.job()
+            runner = make_runner(state.settings.runner)
+        except MemxError as error:
+            self.show_error(error)
+            return
+        assert session.cluster is not None and session.model is not None
+        feed = self._feed = ProfileFeed()
+        state.running, state.paused, state.stopping = True, False, False
+        state.progress = state.result = state.failure = None
+        state.log.append(LogLine(profile_job.wall_clock(), "", f"profiling, {state.settings.where_words()}"))
+        self._profile(
+            partial(
+                profile_job.run_profile_job,
+                (session.cluster, session.model, job),
+                state.settings,
+                runner,
+                self.workspace_folder(),
+                retry_failed,
+                feed,
+                self.post_message,
+            )
+        )
+        self.publish("profile")
+
+    @work(thread=True, exclusive=True, group="profile", exit_on_error=False)
+    def _profile(self, run: partial[None]) -> None:
+        run()
+
+    def pause_profile(self) -> None:
+        """Start no new point, or go on; points that run are finished."""
+        state = self.session.profile
+        if self._feed is None or not state.running or state.stopping:
+            return
+        state.paused = not state.paused
+        (self._feed.pause.set if state.paused else self._feed.pause.clear)()
+        self.publish("profile")
+
+    def cancel_profile(self) -> None:
+        """Ask the job to stop; every finished point is stored already."""
+        state = self.session.profile
+        if self._feed is None or not state.running:
+            return
+        self._feed.stop.set()
+        state.stopping = True
+        self.publish("profile")
+
+    def on_profile_progressed(self, event: ProfileProgressed) -> None:
+        if self.session.profile.running:
+            self.session.profile.progress = event.progress
+            self._take_lines()
+            self.publish("profile")
+
+    def on_profile_ended(self, event: ProfileEnded) -> None:
+        from memx_engine import ProfileProgress
+
+        state, result = self.session.profile, event.result
+        state.progress = ProfileProgress(result.seconds, tuple(t.progress for t in result.types))
+        state.result = result
+        kept = result.total("measured") + result.total("cached")
+        word = "cancelled" if result.cancelled else "finished"
+        self._profile_ended(f"profiling {word}; {kept:,} results are kept")
+
+    def profile_failed(self, event: JobFailed) -> None:
+        """The job raised; what it had stored stays."""
+        self.session.profile.failure = event.error
+        words = getattr(event.error, "message", None) or f"{type(event.error).__name__}: {event.error}"
+        self._profile_ended(f"profiling failed: {words}", bad=True)
+
+    def _profile_ended(self, words: str, *, bad: bool = False) -> None:
+        state = self.session.profile
+        self._take_lines()
+        state.log.append(LogLine(profile_job.wall_clock(), "", words, bad=bad))
+        state.running = state.paused = state.stopping = False
+        state.version += 1
+        self._feed = None
+        self.publish("profile")
+        if not bad:
+            self.say(words)
+        self.survey_profile()
+
+    def _take_lines(self) -> None:
+        if self._feed is not None:
+            self.session.profile.log.extend(self._feed.take())

@@ -1,0 +1,215 @@
+"""The Profile screen: measure what the plans rest on, watch it, pause it, stop it, go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.events import Resize
+from textual.widgets import Static
+
+from memx_tui.profile_text import Canvas, Colors, log_lines, overall_lines, plan_lines, type_lines, verdict_lines
+from memx_tui.screens.base import ModeScreen
+from memx_tui.session import Change
+from memx_tui.widgets.chrome import Hint, fit
+from memx_tui.widgets.pane import Pane
+from memx_tui.widgets.text_view import TextView
+
+Lower = Literal["plan", "log", "verdict"]
+LOWER: tuple[Lower, ...] = ("plan", "log", "verdict")
+
+
+class ProfileScreen(ModeScreen):
+    """Profiling of the session's cluster."""
+
+    MODE = "profile"
+    TITLE = "Profile"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("r", "start", "Start", id="profile.start", tooltip="Measure what is not stored yet; nothing twice"),
+        Binding("space", "pause", "Pause", id="profile.pause", tooltip="Start no new point, or go on"),
+        Binding("x", "cancel", "Cancel", id="profile.cancel", tooltip="Stop; every finished point is kept"),
+        Binding("f", "retry", "Retry failed", id="profile.retry", tooltip="Measure again what failed or hung"),
+        Binding("o", "runner", "Runner", id="profile.runner", tooltip="Where to measure, and in which workspace"),
+        Binding("l", "full_log", "Log", id="profile.log", tooltip="The whole log, or all panes again"),
+        Binding("tab", "turn(1)", "Pane", id="profile.turn", show=False, tooltip="Plan, log or verdict below"),
+        Binding("shift+tab", "turn(-1)", "Back", id="profile.turn-back", show=False, tooltip="The pane before"),
+        Binding("escape", "back", "Back", id="profile.back", show=False, tooltip="Leave the full log"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lower: Lower = "plan"
+        self._full = False
+        self._was_running = False
+        self._top = True
+
+    # Building
+
+    def compose_body(self) -> ComposeResult:
+        overall = TextView(id="overall")
+        types = TextView(id="types")
+        overall.can_focus = types.can_focus = False
+        yield overall
+        yield Pane("GPU types", types, id="types-pane")
+        yield Pane("plan", TextView(id="lower", follow=True), id="lower-pane")
+        yield Static(id="ground", markup=False)
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        state = self.session.profile
+        self._was_running = state.running
+        if state.running or state.log:
+            self._lower = "verdict" if state.result is not None else "log"
+        self.query_one("#lower", TextView).focus()
+        self._show()
+
+    def on_screen_resume(self) -> None:
+        super().on_screen_resume()
+        self._show()
+        if not self.session.profile.running:
+            self.memx.survey_profile()
+
+    def on_resize(self, event: Resize) -> None:
+        self.call_after_refresh(self._show)
+
+    def session_changed(self, change: Change) -> None:
+        if change in ("cluster", "model", "job"):
+            self.session.profile.survey = None
+            if not self.session.profile.running:
+                self.session.profile.progress = self.session.profile.result = None
+                self.memx.survey_profile()
+        elif change != "profile":
+            return
+        state = self.session.profile
+        if state.running and not self._was_running:
+            self._turn_to("log")
+        elif self._was_running and not state.running and state.result is not None and not state.result.cancelled:
+            self._turn_to("verdict")
+        self._was_running = state.running
+        if self.is_current:
+            self._show()
+            self.refresh_bindings()
+
+    # What is shown
+
+    def canvas(self, width: int) -> Canvas:
+        """What the lines are drawn with."""
+        view = self.query_one("#overall", TextView)
+        names = ("bar", "quiet", "good", "warning", "bad")
+        colors = Colors(*(view.get_component_rich_style(f"text--{name}", partial=True) for name in names))
+        return Canvas(width, self.memx.glyphs, colors)
+
+    def _show(self) -> None:
+        if not self.is_mounted or not self.size.width:
+            return
+        state = self.session.profile
+        canvas = self.canvas(self.size.width)
+        self.query_one("#overall", TextView).set_lines(overall_lines(state, canvas))
+        self.query_one("#types", TextView).set_lines(type_lines(state, canvas))
+        self.query_one("#types-pane", Pane).title_bar.show("GPU types", [Text(state.settings.where_words())])
+        self._show_lower(replace(canvas, width=self.size.width - 1))
+        survey = state.survey
+        words = survey.ground.line() if survey is not None else ""
+        if state.running:
+            words = "Results are saved after every point; leaving or quitting loses at most those that run."
+        self.query_one("#ground", Static).update(Text(f" {fit(words, self.size.width - 2)}", no_wrap=True))
+
+    def _show_lower(self, canvas: Canvas) -> None:
+        state = self.session.profile
+        if self._lower == "plan":
+            lines = plan_lines(state.survey, canvas)
+        elif self._lower == "log":
+            lines = log_lines(state.log, canvas, full=self._full)
+        else:
+            lines = verdict_lines(state.result, canvas)
+        view = self.query_one("#lower", TextView)
+        view.follow = self._lower == "log"
+        view.set_lines(lines, top=self._top and self._lower != "log")
+        if self._top and self._lower == "log":
+            view.call_after_refresh(view.scroll_end, animate=False, immediate=True)
+        self._top = False
+        title = {"plan": "plan of measurements", "log": "log", "verdict": "what matters"}[self._lower]
+        if self._full:
+            right = [Text("all points, l or esc: back")]
+        else:
+            others = ", ".join(name for name in LOWER if name != self._lower)
+            right = [Text(f"tab: {others}")]
+        self.query_one("#lower-pane", Pane).title_bar.show("full log" if self._full else title, right)
+
+    def _turn_to(self, lower: Lower) -> None:
+        if self._lower != lower:
+            self._lower, self._top = lower, True
+
+    def hints(self) -> Iterator[Hint]:
+        state = self.session.profile
+        survey = state.survey
+        for hint in super().hints():
+            if hint.action == "start" and survey is not None and survey.there:
+                hint = replace(hint, label="Resume")
+            elif hint.action == "pause" and state.paused:
+                hint = replace(hint, label="Go on")
+            yield hint
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        state = self.session.profile
+        if action in ("start", "runner"):
+            return not state.running
+        if action in ("pause", "cancel"):
+            return state.running and not state.stopping
+        if action == "retry":
+            failed = state.progress is not None and state.progress.failed > 0
+            return not state.running and (failed or state.failure is not None)
+        if action == "back":
+            return self._full
+        return True
+
+    # Actions
+
+    def action_start(self) -> None:
+        self.memx.start_profile()
+
+    def action_retry(self) -> None:
+        self.memx.start_profile(retry_failed=True)
+
+    def action_pause(self) -> None:
+        self.memx.pause_profile()
+
+    def action_cancel(self) -> None:
+        self.memx.cancel_profile()
+
+    def action_runner(self) -> None:
+        from memx_tui.screens.runner import RunnerDialog
+
+        session = self.session
+        folder = self.memx.paths.workspace(session.cluster.name if session.cluster else "")
+
+        def use(settings: object) -> None:
+            from memx_tui.profile_state import ProfileSettings
+
+            if isinstance(settings, ProfileSettings) and settings != session.profile.settings:
+                session.profile.progress = session.profile.result = None
+                self._turn_to("plan")
+                self.memx.set_profile_settings(settings)
+
+        self.app.push_screen(RunnerDialog(session.profile.settings, folder), use)
+
+    def action_full_log(self) -> None:
+        self._full = not self._full
+        self._lower, self._top = "log", True
+        self.set_class(self._full, "-full")
+        self._show()
+        self.refresh_bindings()
+
+    def action_back(self) -> None:
+        if self._full:
+            self.action_full_log()
+
+    def action_turn(self, by: int) -> None:
+        if self._full:
+            self.action_full_log()
+        self._lower, self._top = LOWER[(LOWER.index(self._lower) + by) % len(LOWER)], True
+        self._show()

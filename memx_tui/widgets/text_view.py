@@ -1,0 +1,81 @@
+"""Lines of text that scroll; at the end it stays at the end while lines are added."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.text import Text
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+
+class TextView(ScrollView, can_focus=True):
+    """Shows lines as they are, cut at its width.
+
+    Args:
+        follow: Keep the last line in sight when the view stands there.
+    """
+
+    DEFAULT_CSS = """
+    TextView { scrollbar-size-vertical: 1; overflow-x: hidden; overflow-y: auto; background: transparent; }
+    TextView > .text--bar { color: $primary; }
+    TextView > .text--quiet { color: $secondary; }
+    TextView > .text--good { color: $success; }
+    TextView > .text--warning { color: $warning; }
+    TextView > .text--bad { color: $error; }
+    """
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "text--bar",
+        "text--quiet",
+        "text--good",
+        "text--warning",
+        "text--bad",
+    }
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j", "scroll_down", "Down", id="text.down", show=False, tooltip="A line down"),
+        Binding("k", "scroll_up", "Up", id="text.up", show=False, tooltip="A line up"),
+        Binding("g", "scroll_home", "First", id="text.first", show=False, tooltip="To the first line"),
+        Binding("G", "scroll_end", "Last", id="text.last", show=False, tooltip="To the last line, and follow it"),
+    ]
+
+    def __init__(self, *, follow: bool = False, id: str | None = None) -> None:  # noqa: A002  # Textual's own name
+        super().__init__(id=id)
+        self.follow = follow
+        self._lines: tuple[Text, ...] = ()
+
+    @property
+    def lines(self) -> tuple[Text, ...]:
+        """What is shown."""
+        return self._lines
+
+    def set_lines(self, lines: Sequence[Text], *, top: bool = False) -> None:
+        """Replace all lines. ``top``: show the first one, whatever was in sight."""
+        new = tuple(lines)
+        if new == self._lines and not top:
+            return
+        at_end = self.scroll_offset.y >= self.max_scroll_y
+        self._lines = new
+        height = len(new)
+        if self.virtual_size.height != height:
+            self.virtual_size = Size(self.size.width, height)
+        if top:
+            self.scroll_to(y=0, animate=False, immediate=True)
+        if self.follow and at_end and not top:
+            self.call_after_refresh(self.scroll_end, animate=False, immediate=True)
+        self.refresh()
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return max(1, len(self._lines))
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        index = y + self.scroll_offset.y
+        if not 0 <= index < len(self._lines):
+            return Strip.blank(width, self.rich_style)
+        line = self._lines[index].copy()
+        line.truncate(width, overflow="ellipsis")
+        strip = Strip(line.render(self.app.console), line.cell_len)
+        return strip.apply_style(self.rich_style).adjust_cell_length(width, self.rich_style)
