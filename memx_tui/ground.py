@@ -34,11 +34,11 @@ class Ground:
         """One sentence."""
         if not self.total:
             return "Planning rests on first principles (uncalibrated): nothing is measured yet."
-        grounds = ", ".join(f"{count:,} of {name}" for name, count in self.stored)
+        grounds = ", ".join(f"{count:,} results of {name}" for name, count in self.stored)
         if self.word == "uncalibrated":
             of = f" of {', '.join(self.missing)}" if self.missing else ""
-            return f"Planning stays uncalibrated: what is stored ({grounds}) lacks enough{of}."
-        return f"Planning rests on what is stored ({grounds}): {self.word}. r on Plans searches with it."
+            return f"Planning stays uncalibrated: {grounds} are not enough{of}."
+        return f"Planning rests on {grounds} ({self.word}); r on Plans uses them."
 
 
 def stored_estimator(

@@ -69,7 +69,6 @@ def log_line(event: ProfileEvent, clock: str) -> LogLine | None:
     bad = event.kind is EventKind.RETRY
     if event.measurement is not None:
         bad = event.measurement.outcome in (Outcome.CRASHED, Outcome.TIMEOUT)
-        plain = plain or event.measurement.outcome is Outcome.OK
     if event.kind is EventKind.ENDED and event.message.startswith(("failed", "stopped:")):
         bad = True
     return LogLine(clock, event.gpu_type, " ".join(event.message.split()), plain, bad)

@@ -56,7 +56,7 @@ class ProfileSettings:
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line of the log. ``plain``: an ordinary result, shown only in the full log."""
+    """One line of the log. ``plain``: a point was started or skipped; shown only in the full log."""
 
     clock: str
     gpu_type: str

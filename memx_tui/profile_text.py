@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len, set_cell_size
@@ -95,10 +96,12 @@ def _idle_lines(state: ProfileState, canvas: Canvas) -> list[Text]:
         return [canvas.line(" Profile    ", ("needs a cluster and a model: 1 chooses them", quiet)), Text()]
     if survey.problem:
         return [canvas.line((" not ready  ", canvas.colors.bad), survey.problem), Text()]
+    if not survey.rows:
+        return [canvas.line((" looking    ", quiet), "the plan of measurements is being made"), Text()]
     total = sum(row.points for row in survey.rows)
     there = survey.there
-    go = "r goes on and measures nothing twice" if there else "r starts"
-    first = canvas.line((" idle       ", quiet), f"{total:,} points planned, {there:,} of them are there; ", go)
+    go = "r goes on, nothing is measured twice" if there else "r starts"
+    first = canvas.line((" idle       ", quiet), f"{total:,} points planned, {there:,} are there; ", go)
     return [first, canvas.line(" " * 12, ("what is measured is kept the moment it arrives", quiet))]
 
 
@@ -189,17 +192,17 @@ def _rough(seconds: float) -> str:
 
 
 def log_lines(log: Sequence[LogLine], canvas: Canvas, *, full: bool) -> list[Text]:
-    """The log; short, it leaves out the ordinary coming and going of points."""
+    """The log; short, it leaves out points that start or are skipped and cuts its lines, full, it wraps them."""
     colors = canvas.colors
-    lines = [
-        canvas.line(
-            (f" {line.clock} ", colors.quiet),
-            f"{line.gpu_type} " if line.gpu_type else "",
-            (line.text, colors.bad if line.bad else colors.quiet if line.plain else Style()),
-        )
-        for line in log
-        if full or not line.plain
-    ]
+    lines: list[Text] = []
+    for line in log:
+        if line.plain and not full:
+            continue
+        name = f"{line.gpu_type} " if line.gpu_type else ""
+        style = colors.bad if line.bad else colors.quiet if line.plain else Style()
+        first, *rest = wrap(f"{name}{line.text}", max(20, canvas.width - 11)) if full else [f"{name}{line.text}"]
+        lines.append(canvas.line((f" {line.clock} ", colors.quiet), (first, style)))
+        lines += [canvas.line(" " * 10, (part, style)) for part in rest]
     return lines or [canvas.line((" nothing has happened yet", colors.quiet))]
 
 
@@ -211,14 +214,14 @@ def plan_lines(survey: Survey | None, canvas: Canvas) -> list[Text]:
         return [canvas.line((f" {words}", quiet))]
     width = _name_width([row.gpu_type for row in survey.rows], canvas)
     kinds = ("ablation", "linearity", "cross", "ends") if canvas.width >= 78 else ()
-    head = f" {'':<{width}} {'points':>6}" + "".join(f" {kind:>9}" for kind in kinds)
-    lines = [canvas.line((f"{head} {'too big':>7} {'about':>7} {'full grid':>11}", quiet))]
+    head = f" {'':<{width}} {'points':>6}" + "".join(f" {kind:>5}" for kind in kinds)
+    lines = [canvas.line((f"{head} {'too big':>7} {'about':>7} {'full grid':>10}", quiet))]
     for row in survey.rows:
-        counts = "".join(f" {row.by_purpose.get(kind, 0) or '-':>9}" for kind in kinds)
+        counts = "".join(f" {row.by_purpose.get(kind, 0) or '-':>{max(5, len(kind))}}" for kind in kinds)
         lines.append(
             canvas.line(
                 f" {canvas.cell(row.gpu_type, width)} {row.points:>6}{counts} {row.skipped or '-':>7} "
-                f"{_rough(row.device_s):>7} {numbers.count(row.exhaustive):>11}"
+                f"{_rough(row.device_s):>7} {numbers.count(row.exhaustive):>10}"
             )
         )
     total, grid = sum(r.points for r in survey.rows), sum(r.exhaustive for r in survey.rows)
@@ -273,6 +276,4 @@ def impact_words(impact: Impact | None) -> str:
 
 
 def wrapped(words: str, width: int) -> list[str]:
-    from textwrap import wrap
-
     return wrap(words, max(20, width - 2), initial_indent=" ", subsequent_indent=" ")

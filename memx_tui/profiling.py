@@ -13,7 +13,7 @@ from memx_engine import MemxError
 from memx_tui import profile_job
 from memx_tui.messages import JobFailed, ProfileEnded, ProfileProgressed, ProfileSurveyed
 from memx_tui.profile_job import ProfileFeed
-from memx_tui.profile_state import LogLine, ProfileSettings
+from memx_tui.profile_state import LogLine, ProfileSettings, Survey
 from memx_tui.runners import make_runner
 
 if TYPE_CHECKING:
@@ -48,22 +48,31 @@ class ProfilingApp(App[None]):
 
     def set_profile_settings(self, settings: ProfileSettings) -> None:
         """Profile in another way from the next start on."""
-        self.session.profile.settings = settings
-        self.publish("profile")
-        self.survey_profile()
+        state = self.session.profile
+        state.settings = settings
+        if not state.running:
+            state.progress = state.result = state.failure = None
+        self.survey_profile(anew=True)
 
     # Looking
 
-    def survey_profile(self) -> None:
-        """Find out in a thread what would be measured, what is there, and what planning rests on."""
+    def survey_profile(self, *, anew: bool = False) -> None:
+        """Find out in a thread what would be measured, what is there, and what planning rests on.
+
+        Args:
+            anew: What was known does not hold any more and is not shown in the meantime.
+        """
         session = self.session
+        if anew:
+            session.profile.survey = Survey() if session.ready else None
+            self.publish("profile")
         if not session.ready:
-            session.profile.survey = None
             return
         try:
             job = session.job()
-        except MemxError:
-            session.profile.survey = None  # the Cluster screen says what is wrong with the job
+        except MemxError as error:
+            session.profile.survey = Survey(problem=error.message)
+            self.publish("profile")
             return
         assert session.cluster is not None and session.model is not None
         self._survey(
@@ -178,7 +187,7 @@ class ProfilingApp(App[None]):
         state.version += 1
         self._feed = None
         self.publish("profile")
-        if not bad:
+        if not bad and self.session.mode != "profile":
             self.say(words)
         self.survey_profile()
 

@@ -12,6 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.widgets import Static
 
+from memx_tui.profile_state import ProfileSettings, Survey
 from memx_tui.profile_text import Canvas, Colors, log_lines, overall_lines, plan_lines, type_lines, verdict_lines
 from memx_tui.screens.base import ModeScreen
 from memx_tui.session import Change
@@ -78,10 +79,11 @@ class ProfileScreen(ModeScreen):
 
     def session_changed(self, change: Change) -> None:
         if change in ("cluster", "model", "job"):
-            self.session.profile.survey = None
             if not self.session.profile.running:
                 self.session.profile.progress = self.session.profile.result = None
-                self.memx.survey_profile()
+                self.session.profile.survey = Survey() if self.session.ready else None
+                if self.is_current:
+                    self.memx.survey_profile()
         elif change != "profile":
             return
         state = self.session.profile
@@ -115,7 +117,7 @@ class ProfileScreen(ModeScreen):
         survey = state.survey
         words = survey.ground.line() if survey is not None else ""
         if state.running:
-            words = "Results are saved after every point; leaving or quitting loses at most those that run."
+            words = "Every result is kept as it arrives; quitting loses at most what runs now."
         self.query_one("#ground", Static).update(Text(f" {fit(words, self.size.width - 2)}", no_wrap=True))
 
     def _show_lower(self, canvas: Canvas) -> None:
@@ -187,11 +189,8 @@ class ProfileScreen(ModeScreen):
         session = self.session
         folder = self.memx.paths.workspace(session.cluster.name if session.cluster else "")
 
-        def use(settings: object) -> None:
-            from memx_tui.profile_state import ProfileSettings
-
-            if isinstance(settings, ProfileSettings) and settings != session.profile.settings:
-                session.profile.progress = session.profile.result = None
+        def use(settings: ProfileSettings | None) -> None:
+            if settings is not None and settings != session.profile.settings:
                 self._turn_to("plan")
                 self.memx.set_profile_settings(settings)
 

@@ -71,7 +71,7 @@ class TextView(ScrollView, can_focus=True):
         return max(1, len(self._lines))
 
     def render_line(self, y: int) -> Strip:
-        width = self.size.width
+        width = self.scrollable_content_region.width
         index = y + self.scroll_offset.y
         if not 0 <= index < len(self._lines):
             return Strip.blank(width, self.rich_style)
