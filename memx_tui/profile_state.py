@@ -117,7 +117,8 @@ class ProfileState:
 
 def percent(fraction: float) -> str:
     """Rounded down: 100 % means that nothing is left."""
-    return f"{int(fraction * 100)}%"
+    # 0.57 * 100 is a little less than 57.
+    return f"{int(fraction * 100 + 1e-9)}%"
 
 
 def short_left(eta_s: float | None) -> str:

@@ -84,6 +84,9 @@ class ProfileScreen(ModeScreen):
                 self.session.profile.survey = Survey() if self.session.ready else None
                 if self.is_current:
                     self.memx.survey_profile()
+        elif change == "theme":
+            # The new colours are known once the stylesheet has been applied.
+            self.call_after_refresh(self._show)
         elif change != "profile":
             return
         state = self.session.profile
