@@ -121,7 +121,7 @@ FORM: dict[str, FormField] = {
                   empty="none"),
         FormField("command", "command", "yours, with placeholders such as {node} {tp} {micro_batch}", _command,
                   ("command",), empty="needed"),
-        FormField("python", "python", "a Python with torch, there", runners=_PROBES, empty="the first on the path"),
+        FormField("python", "python", "a Python with torch, there", runners=_PROBES, empty="this one here, python3 elsewhere"),
         FormField("device", "device", "cpu measures on CPUs", runners=_PROBES, choices=("auto", "cpu")),
         FormField("threads", "threads", "of the probe on a CPU", _whole(1, 1024), ("local",)),
         FormField("repetitions", "repetitions", "of every point", _whole(1, 1000), ("testbed", *_PROBES)),

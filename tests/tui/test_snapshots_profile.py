@@ -102,7 +102,6 @@ def steps(*keys: str) -> Callable[[Pilot[None]], Awaitable[None]]:
             await pilot.press(key)
             await pilot.pause(0.15)
         await pilot.pause(0.3)
-        app.session.profile.running = False  # so that closing waits for nobody
 
     return run
 
