@@ -135,7 +135,7 @@ class ProfileScreen(ModeScreen):
         view.follow = self._lower == "log"
         view.set_lines(lines, top=self._top and self._lower != "log")
         if self._top and self._lower == "log":
-            view.call_after_refresh(view.scroll_end, animate=False, immediate=True)
+            view.chase()
         self._top = False
         title = {"plan": "plan of measurements", "log": "log", "verdict": "what matters"}[self._lower]
         if self._full:

@@ -45,6 +45,7 @@ class TextView(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.follow = follow
         self._lines: tuple[Text, ...] = ()
+        self._chasing = False
 
     @property
     def lines(self) -> tuple[Text, ...]:
@@ -56,7 +57,8 @@ class TextView(ScrollView, can_focus=True):
         new = tuple(lines)
         if new == self._lines and not top:
             return
-        at_end = self.scroll_offset.y >= self.max_scroll_y
+        # Lines may come faster than the view gets to its end; on the way there it counts as being there.
+        at_end = self._chasing or self.scroll_offset.y >= self.max_scroll_y
         self._lines = new
         height = len(new)
         if self.virtual_size.height != height:
@@ -64,8 +66,18 @@ class TextView(ScrollView, can_focus=True):
         if top:
             self.scroll_to(y=0, animate=False, immediate=True)
         if self.follow and at_end and not top:
-            self.call_after_refresh(self.scroll_end, animate=False, immediate=True)
+            self.chase()
         self.refresh()
+
+    def chase(self) -> None:
+        """Go to the last line once the new height is known."""
+        if not self._chasing:
+            self._chasing = True
+            self.call_after_refresh(self._arrive)
+
+    def _arrive(self) -> None:
+        self._chasing = False
+        self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return max(1, len(self._lines))
