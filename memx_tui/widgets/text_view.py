@@ -45,7 +45,7 @@ class TextView(ScrollView, can_focus=True):
         super().__init__(id=id)
         self.follow = follow
         self._lines: tuple[Text, ...] = ()
-        self._chasing = False
+        self._pinned = True
 
     @property
     def lines(self) -> tuple[Text, ...]:
@@ -57,27 +57,33 @@ class TextView(ScrollView, can_focus=True):
         new = tuple(lines)
         if new == self._lines and not top:
             return
-        # Lines may come faster than the view gets to its end; on the way there it counts as being there.
-        at_end = self._chasing or self.scroll_offset.y >= self.max_scroll_y
         self._lines = new
         height = len(new)
         if self.virtual_size.height != height:
             self.virtual_size = Size(self.size.width, height)
         if top:
             self.scroll_to(y=0, animate=False, immediate=True)
-        if self.follow and at_end and not top:
+        if self.follow and self._pinned and not top:
             self.chase()
         self.refresh()
 
     def chase(self) -> None:
-        """Go to the last line once the new height is known."""
-        if not self._chasing:
-            self._chasing = True
-            self.call_after_refresh(self._arrive)
+        """Go to the last line, and stay there until somebody scrolls away from it."""
+        self._pinned = True
+        self.call_after_refresh(self._arrive)
 
     def _arrive(self) -> None:
-        self._chasing = False
-        self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
+        if self._pinned:
+            self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
+
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        super().watch_scroll_y(old_value, new_value)
+        # Only a move tells what the reader wants; lines that come or a size that changes do not.
+        self._pinned = new_value >= self.max_scroll_y
+
+    def on_resize(self) -> None:
+        if self.follow and self._pinned:
+            self.chase()
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return max(1, len(self._lines))
