@@ -11,6 +11,9 @@ from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+_AGAIN_S = 0.05
+_TRIES = 40
+
 
 class TextView(ScrollView, can_focus=True):
     """Shows lines as they are, cut at its width.
@@ -46,6 +49,7 @@ class TextView(ScrollView, can_focus=True):
         self.follow = follow
         self._lines: tuple[Text, ...] = ()
         self._pinned = True
+        self._tries = 0
 
     @property
     def lines(self) -> tuple[Text, ...]:
@@ -70,11 +74,19 @@ class TextView(ScrollView, can_focus=True):
     def chase(self) -> None:
         """Go to the last line, and stay there until somebody scrolls away from it."""
         self._pinned = True
+        self._tries = _TRIES
         self.call_after_refresh(self._arrive)
 
     def _arrive(self) -> None:
-        if self._pinned:
-            self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
+        if not self._pinned:
+            return
+        self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
+        # On a busy machine the layout may still be that of fewer lines or another height: look again soon.
+        last = len(self._lines) - self.scrollable_content_region.height
+        if self.scroll_offset.y < last and self._tries > 0:
+            self._tries -= 1
+            self._pinned = True
+            self.set_timer(_AGAIN_S, self._arrive)
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
