@@ -90,8 +90,12 @@ class TextView(ScrollView, can_focus=True):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
-        # Only a move tells what the reader wants; lines that come or a size that changes do not.
-        self._pinned = new_value >= self.max_scroll_y
+        # Only a move tells what the reader wants, and only one upwards leaves the end: lines that come, a size that
+        # changes and an arrival in steps do not.
+        if new_value >= self.max_scroll_y:
+            self._pinned = True
+        elif new_value < old_value:
+            self._pinned = False
 
     def on_resize(self) -> None:
         if self.follow and self._pinned:
