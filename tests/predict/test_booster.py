@@ -73,7 +73,7 @@ def test_a_constant_target_is_predicted_everywhere() -> None:
 )
 def test_rows_that_teach_nothing_are_refused(spoil: object, words: str) -> None:
     with pytest.raises(InputError, match=words):
-        Booster.fit(*spoil(*rows(20)), NAMES, QUICK)  # type: ignore[operator]  # a function of the two arrays
+        Booster.fit(*spoil(*rows(20)), NAMES, QUICK)  # type: ignore[operator,call-arg]  # a function of the two arrays
 
 
 def test_trees_that_are_none_are_refused() -> None:
