@@ -177,13 +177,20 @@ def _saved_per_layer(point: Point, element: int) -> list[float]:
 
 
 def stage_truth(
-    point: Point, device: HiddenDevice, link: Link | None, *, state_bytes: float, capacity_bytes: int
+    point: Point,
+    device: HiddenDevice,
+    link: Link | None,
+    *,
+    state_bytes: float,
+    capacity_bytes: int,
+    flights: float | None = None,
 ) -> StageTruth:
     """Time and memory of ``point`` on ``device``.
 
     Args:
         link: The TP group's link; None for one rank.
         state_bytes: Bytes per held parameter for weights, gradients and optimizer state.
+        flights: Micro-batches held in units of the whole stage, where chunks make it no whole number; else the point's.
         capacity_bytes: Device memory the allocator may fill; close to it, everything slows down.
     """
     layer = _Layer(point, device, link)
@@ -218,9 +225,10 @@ def stage_truth(
     else:
         held = (count - recomputed) * saved + recomputed * boundary
         working = saved if recomputed else 0.0
-    activations = held * point.in_flight + working + 2 * boundary
+    in_flight = point.in_flight if flights is None else flights
+    activations = held * in_flight + working + 2 * boundary
     if point.embedding:
-        activations += boundary * point.in_flight * 0.5
+        activations += boundary * in_flight * 0.5
     logits = 0.0
     if point.head:
         logits = blocks([tokens * m.padded_vocab(t) / t * 4, tokens * m.padded_vocab(t) / t * element, boundary])

@@ -10,7 +10,7 @@ from memx_engine.inputs.cluster import Cluster, Link
 from memx_engine.inputs.job import Job, Optimizer, Precision
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Measurement, Outcome, Point, Truth
-from memx_engine.plan import Plan, Stage
+from memx_engine.plan import Plan, Recompute, Stage
 from memx_engine.testbed.hidden import HiddenDevice, hidden_device, node_factor, stream
 from memx_engine.testbed.kernels import StageTruth, fit_to_power, stage_truth
 from memx_engine.testbed.network import Network
@@ -169,7 +169,7 @@ class Testbed:
         for i, stage in enumerate(plan.stages):
             order = stage_order(i, stages, chunks, batches)
             share = [layers / stage.layers for layers in stage.chunk_layers]
-            in_flight = max(1, round(peak_held(order, share)))
+            in_flight = max(1.0, peak_held(order, share))
             truth, outside = self._stage_memory(plan, i, in_flight, model, job, devices[stage.gpu_type])
             whole.append(truth)
             per_chunk = []
@@ -198,16 +198,21 @@ class Testbed:
         return TestbedRun(float(np.median(kept)), tuple(times), slow_runs, peaks, None)
 
     def _stage_memory(
-        self, plan: Plan, index: int, in_flight: int, model: TransformerSpec, job: Job, device: HiddenDevice
+        self, plan: Plan, index: int, in_flight: float, model: TransformerSpec, job: Job, device: HiddenDevice
     ) -> tuple[StageTruth, int]:
         stage = plan.stages[index]
-        point = replace(self._stage_point(plan, index, stage.layers, model, job), in_flight=in_flight)
+        point = replace(self._stage_point(plan, index, stage.layers, model, job), in_flight=max(round(in_flight), 1))
+        if point.recompute.kind == "block":
+            # K counts within a chunk: every chunk of the stage recomputes as many of its layers.
+            again = sum(min(point.recompute.n, layers) for layers in stage.chunk_layers)
+            point = replace(point, recompute=Recompute("block", again))
         groups = (stage.tp > 1) + (stage.dp > 1) + (len(plan.stages) > 1)
         outside = device.context_bytes + groups * device.communicator_bytes
         state = _state_bytes(job.precision, job.fp32_gradients, stage.dp, job.optimizer is Optimizer.SHARDED)
         room = min(self.cluster.gpus[rank].capacity_bytes for rank in stage.ranks) - outside
         link = self._group_link(stage.ranks[: stage.tp])
-        return stage_truth(point, device, link, state_bytes=state, capacity_bytes=room), outside
+        truth = stage_truth(point, device, link, state_bytes=state, capacity_bytes=room, flights=in_flight)
+        return truth, outside
 
     def _iteration(
         self,
