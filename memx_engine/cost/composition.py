@@ -50,12 +50,18 @@ def stage_chunks(index: int, stage: Stage) -> list[Counts]:
 
 
 def compose(
-    plan: Plan, costs: Sequence[StageCost], chunks: Sequence[Sequence[Counts]], transfers: Transfers
+    plan: Plan,
+    costs: Sequence[StageCost],
+    chunks: Sequence[Sequence[Counts]],
+    transfers: Transfers,
+    *,
+    tails: Sequence[Tail] | None = None,
 ) -> Composition:
-    """Simulate ``plan`` and bound it."""
+    """Simulate ``plan`` and bound it; ``tails`` replaces what follows from ``costs``."""
     v, micro_batches = plan.skeleton.virtual_stages, plan.skeleton.micro_batches
     times = tuple(cost.time(row) for cost, row in zip(costs, chunks, strict=True))
-    tails = tuple(cost.tail(stage.layers) for cost, stage in zip(costs, plan.stages, strict=True))
+    if tails is None:
+        tails = [cost.tail(stage.layers) for cost, stage in zip(costs, plan.stages, strict=True)]
     stage_s, tail_s = [t.total_s for t in times], [t.total_s for t in tails]
     p2p, fixed = transfers.p2p_s, transfers.fixed_s
     links = list(p2p)
@@ -80,7 +86,7 @@ def compose(
     breakdown = _breakdown(run.iteration_time_s, micro_batches, times, tails, transfers, v)
     # Sums in another order can put the bound a rounding error above the simulation that attains it.
     lowest = min(lowest, run.iteration_time_s)
-    return Composition(times, tails, run.iteration_time_s, additive, lowest, breakdown)
+    return Composition(times, tuple(tails), run.iteration_time_s, additive, lowest, breakdown)
 
 
 def stage_breakdowns(

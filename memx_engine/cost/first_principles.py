@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
@@ -238,8 +238,11 @@ class FirstPrinciples:
             wrap_s=transfers.wrap_s,
         )
 
-    def estimate(self, plan: Plan) -> Estimate:
+    def estimate(self, plan: Plan, corrections: Sequence[Correction] | None = None) -> Estimate:
         """Everything predicted of ``plan``.
+
+        Args:
+            corrections: One per stage, on top of those of the GPU types; tails stay as they are without them.
 
         Raises:
             InputError: a recompute that does not exist in one of the plan's chunks (K beyond its layers).
@@ -249,7 +252,10 @@ class FirstPrinciples:
         costs = [k.cost for k in self._stages(skeleton, network, untied=plan.untied)]
         chunks = [stage_chunks(i, stage) for i, stage in enumerate(plan.stages)]
         transfers = self._transfers(skeleton, network, untied=plan.untied)
-        made = compose(plan, costs, chunks, transfers)
+        tails = [cost.tail(stage.layers) for cost, stage in zip(costs, plan.stages, strict=True)]
+        if corrections is not None:
+            costs = [corrected(cost, own) for cost, own in zip(costs, corrections, strict=True)]
+        made = compose(plan, costs, chunks, transfers, tails=tails)
         memory = stage_breakdowns(plan, costs, chunks)
         peaks = np.repeat([m.total for m in memory], [len(stage.ranks) for stage in plan.stages])
         return Estimate(

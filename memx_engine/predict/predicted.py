@@ -1,0 +1,246 @@
+"""The learned estimator: first principles, stages corrected by the booster, whole iterations by the second level."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memx_engine.cost.correction import Correction
+from memx_engine.cost.first_principles import ExchangeRate, FirstPrinciples
+from memx_engine.cost.pipeline import in_flight
+from memx_engine.cost.table import StageTable
+from memx_engine.inputs.cluster import Cluster
+from memx_engine.inputs.job import Job
+from memx_engine.inputs.model import TransformerSpec
+from memx_engine.measurement import Measurement, Point
+from memx_engine.plan import Estimate, GpuEstimate, Plan, Provenance, Recompute, Skeleton
+from memx_engine.predict.stage_model import StageDescriber, StageModel, fit_stages, stage_shifts
+
+Array = NDArray[np.float64]
+
+UNSEEN = 0.5
+"""Share of the parts that are not measured by which they may be off."""
+
+COMPOSED = 0.05
+"""What nodes of one type differ by, and what putting stages together misses, while no whole run is known."""
+
+_LITTLE = 2.0**-20
+"""Activations scaled so far down that what is left of a table is states and context; not 0, where options collapse."""
+
+
+class Predicted:
+    """First principles with learned corrections of stages; see :mod:`memx_engine.predict.stage_model`.
+
+    A stage's factors depend on its skeleton and its recompute strategy, never on its number of layers, so tables and
+    estimates agree and the exact solver stays exact. GPU types that nobody measured keep first principles.
+    """
+
+    def __init__(self, cluster: Cluster, model: TransformerSpec, job: Job, stages: StageModel) -> None:
+        self.cluster, self.model, self.job, self.stages = cluster, model, job, stages
+        corrections = stages.corrections(cluster)
+        self._base = FirstPrinciples(cluster, model, job, corrections)
+        empty = {name: replace(c, activations=_LITTLE) for name, c in corrections.items()}
+        self._empty = FirstPrinciples(cluster, model, job, empty)
+        self._describer = StageDescriber(cluster, job)
+        self._known: dict[Point, tuple[float, float, float]] = {}
+        self.hits = self.misses = self.repaired = 0
+        trees = stages.model.booster.to_bytes() if stages.model.booster else b""
+        document = [
+            self._base.fingerprint,
+            stages.model.factors.tolist(),
+            [[n, s.compute, s.collectives] for n, s in stages.speeds.items()],
+            sorted(stages.points.items()),
+        ]
+        text = json.dumps(document).encode()
+        self._fingerprint = hashlib.sha256(text + trees).hexdigest()[:16]
+
+    @classmethod
+    def fit(
+        cls, cluster: Cluster, model: TransformerSpec, job: Job, measurements: Iterable[Measurement]
+    ) -> Predicted | FirstPrinciples:
+        """The estimator that ``measurements`` give; first principles, uncalibrated, where none can be compared."""
+        stages = fit_stages(cluster, model, job, measurements)
+        return FirstPrinciples(cluster, model, job) if stages is None else cls(cluster, model, job, stages)
+
+    @property
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @property
+    def provenance(self) -> Provenance:
+        """The weakest word among the types that a plan can use."""
+        return self._weakest([t.name for t in self.cluster.gpu_types if t.supports(self.job.precision.value)])
+
+    @property
+    def one_recompute_for_all(self) -> bool:
+        return self._base.one_recompute_for_all
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """What was measured and on which ground, and what the model takes for granted."""
+        said = [
+            f"{name}: corrected by {count} measured points ({self.stages.provenance[name]})"
+            for name, count in sorted(self.stages.points.items())
+        ]
+        said += [
+            f"{t.name}: nothing is measured: first principles with the catalogue's defaults"
+            for t in self.cluster.gpu_types
+            if t.name not in self.stages.points
+        ]
+        if self.repaired:
+            said.append(f"{self.repaired} predicted peaks fell with the micro-batch and were held at the smaller one's")
+        return (*said, *self.stages.left_out, *self._base.modelled)
+
+    @property
+    def importances(self) -> Mapping[str, float]:
+        """Feature → share of the trees' gain, largest first; empty while there are only factors."""
+        booster = self.stages.model.booster
+        return booster.gains() if booster else {}
+
+    def must_untie(self, skeleton: Skeleton) -> bool:
+        return self._base.must_untie(skeleton)
+
+    def recompute_options(self, skeleton: Skeleton) -> tuple[Recompute, ...]:
+        return self._base.recompute_options(skeleton)
+
+    def collapsed_options(self, skeleton: Skeleton) -> Mapping[Recompute, str]:
+        return self._base.collapsed_options(skeleton)
+
+    def exchange_rates(self, skeleton: Skeleton) -> tuple[ExchangeRate, ...]:
+        """First principles' rates, their seconds scaled by the stage's factor."""
+        out = []
+        for rate in self._base.exchange_rates(skeleton):
+            time, memory, _ = self._factors(skeleton, rate.stage, [rate.recompute])[0]
+            saved = rate.saved_bytes * memory
+            out.append(replace(rate, extra_s=rate.extra_s * time, saved_bytes=saved))
+        return tuple(out)
+
+    def stage_table(self, skeleton: Skeleton) -> StageTable:
+        """First principles' table, every (stage, option) scaled by its factors."""
+        full, empty = self._base.stage_table(skeleton), self._empty.stage_table(skeleton)
+        factors = np.array([self._factors(skeleton, i, full.options) for i in range(skeleton.pp)])
+        time, memory = factors[:, None, :, 0], factors[:, None, :, 1]
+        possible = np.isfinite(full.memory_bytes)
+        dynamic = np.where(possible, full.memory_bytes, 0.0) - np.where(possible, empty.memory_bytes, 0.0)
+        dynamic /= 1.0 - _LITTLE
+        known = np.array([p.gpu_type in self.stages.points for p in skeleton.placements])[:, None, None]
+        scaled = full.memory_bytes + np.where(known, (memory - 1.0) * dynamic, 0.0)
+        groups = np.array([self._groups_bytes(skeleton, i) for i in range(skeleton.pp)])[:, None, None]
+        return replace(
+            full,
+            forward_s=full.forward_s * time,
+            backward_s=full.backward_s * time,
+            memory_bytes=scaled + groups,
+        )
+
+    def estimate(self, plan: Plan) -> Estimate:
+        """As first principles composes it from the corrected stages, with intervals and probabilities."""
+        skeleton = plan.skeleton
+        found = [self._factors(skeleton, i, [stage.recompute])[0] for i, stage in enumerate(plan.stages)]
+        corrections = []
+        for i, stage in enumerate(plan.stages):
+            base = self.stages.outside.get(stage.gpu_type)
+            context = 1.0
+            if base is not None and base.process_bytes > 0:
+                context += self._groups_bytes(skeleton, i) / base.process_bytes
+            corrections.append(Correction(time=found[i][0], activations=found[i][1], context=context))
+        made = self._base.estimate(plan, corrections)
+        far = [f[2] for f in found]
+        return replace(
+            made,
+            gpus=tuple(self._with_probability(gpu, far[gpu.stage]) for gpu in made.gpus),
+            interval_s=self._interval(plan, made, far),
+            provenance=self._weakest([stage.gpu_type for stage in plan.stages]),
+        )
+
+    # --- one stage ------------------------------------------------------------------------------------------------
+
+    def _factors(self, skeleton: Skeleton, i: int, options: Sequence[Recompute]) -> list[tuple[float, float, float]]:
+        """(time, memory, distance outside the measured range) of stage ``i`` under every option."""
+        placement = skeleton.placements[i]
+        if placement.gpu_type not in self.stages.points:
+            return [(1.0, 1.0, 0.0)] * len(options)
+        points = [self._point(skeleton, i, option) for option in options]
+        missing = list(dict.fromkeys(p for p in points if p not in self._known))
+        self.hits += len(points) - len(missing)
+        self.misses += len(missing)
+        if missing:
+            factors, far, repaired = stage_shifts(self.stages, self._describer, missing)
+            self.repaired += repaired
+            for point, pair, distance in zip(missing, factors, far, strict=True):
+                self._known[point] = (float(pair[0]), float(pair[1]), float(distance))
+        return [self._known[p] for p in points]
+
+    def _point(self, skeleton: Skeleton, i: int, option: Recompute) -> Point:
+        """What stands for the stage: the skeleton's even split, its own micro-batches in flight."""
+        placement = skeleton.placements[i]
+        layers = max(self.model.layers // skeleton.pp, 1)
+        if option.kind == "block":
+            option = Recompute("block", min(option.n, layers))
+        flights = in_flight(skeleton.pp, skeleton.micro_batches, skeleton.virtual_stages)[i]
+        return Point(
+            gpu_type=placement.gpu_type,
+            model=self.model,
+            tp=placement.tp,
+            micro_batch=skeleton.micro_batch,
+            seq_len=skeleton.seq_len,
+            layers=layers,
+            embedding=i == 0,
+            head=i == skeleton.pp - 1,
+            recompute=option,
+            in_flight=max(round(flights / skeleton.virtual_stages), 1),
+            precision=self.job.precision,
+            attention=self.job.attention,
+            sequence_parallel=self.job.sequence_parallel and placement.tp > 1,
+        )
+
+    def _groups_bytes(self, skeleton: Skeleton, i: int) -> float:
+        """What the process groups of stage ``i`` hold: tensor, data and pipeline parallel."""
+        placement = skeleton.placements[i]
+        known = self.stages.outside.get(placement.gpu_type)
+        groups = (placement.tp > 1) + (placement.dp > 1) + (skeleton.pp > 1)
+        return known.group_bytes * groups if known else 0.0
+
+    # --- how sure -------------------------------------------------------------------------------------------------
+
+    def _interval(self, plan: Plan, made: Estimate, far: Sequence[float]) -> tuple[float, float] | None:
+        """95 % interval: the widest of the stages', and an allowance for what no stage measurement sees.
+
+        None where a type is not measured. Transfers between stages, exposed data-parallel communication, optimizer and
+        fixed time are first principles'; they may be off by :data:`UNSEEN` of their size.
+        """
+        widths = []
+        for stage, distance in zip(plan.stages, far, strict=True):
+            if stage.gpu_type not in self.stages.points:
+                return None
+            widths.append(self.stages.width(stage.gpu_type, stage.tp, distance))
+        known = [w for w in widths if w is not None]
+        if len(known) < len(widths):
+            return None
+        parts = made.time_breakdown_s
+        unseen = sum(parts[name] for name in ("pp_comm", "dp_comm", "optimizer", "fixed")) / made.iteration_time_s
+        factor = math.exp(max(known)) * (1.0 + COMPOSED + UNSEEN * unseen)
+        return made.iteration_time_s / factor, made.iteration_time_s * factor
+
+    def _with_probability(self, gpu: GpuEstimate, distance: float) -> GpuEstimate:
+        """The chance that the activations' truth exceeds what capacity leaves them; None where nothing is known."""
+        if gpu.gpu_type not in self.stages.points:
+            return gpu
+        parts = gpu.breakdown
+        dynamic = parts.activations + parts.logits + parts.buffers
+        room = gpu.capacity_bytes - (gpu.peak_bytes - dynamic)
+        if dynamic <= 0 or room <= 0:
+            return replace(gpu, oom_probability=1.0 if room <= 0 else 0.0)
+        chance = self.stages.model.widths[1].exceeds(math.log(room / dynamic), distance)
+        return replace(gpu, oom_probability=chance)
+
+    def _weakest(self, gpu_types: Sequence[str]) -> Provenance:
+        words = {self.stages.provenance.get(name, Provenance.UNCALIBRATED) for name in gpu_types}
+        order = (Provenance.UNCALIBRATED, Provenance.SIMULATED, Provenance.MEASURED)
+        return next((word for word in order if word in words), Provenance.UNCALIBRATED)

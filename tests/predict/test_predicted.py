@@ -1,0 +1,175 @@
+"""The learned estimator on the simulated cluster: better than first principles, and in agreement with itself."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memx_engine.cost.first_principles import FirstPrinciples
+from memx_engine.inputs.cluster_file import load_cluster
+from memx_engine.inputs.job_file import resolve_job
+from memx_engine.inputs.model_file import load_model
+from memx_engine.measurement import Measurement, Outcome, Truth
+from memx_engine.plan import FULL, NONE, Plan, Provenance, Recompute, Stage
+from memx_engine.predict.iteration_features import reference_plan
+from memx_engine.predict.predicted import Predicted
+from memx_engine.predict.stage_model import StageDescriber, fit_stages, stage_shifts
+from memx_engine.profile.loop import run_profile
+from memx_engine.profile.runners.testbed import TestbedRunner
+from memx_engine.profile.store import MemoryStore
+from memx_engine.search.space import enumerate_space
+from memx_engine.testbed.testbed import Testbed
+
+CLUSTER = load_cluster("paper-20gpu")
+MODEL = load_model("llama2-7b")
+JOB = resolve_job(CLUSTER, MODEL)
+SKELETONS = list(enumerate_space(CLUSTER, MODEL, JOB).skeletons())
+
+
+@pytest.fixture(scope="module")
+def measured() -> list[Measurement]:
+    store = MemoryStore()
+    run_profile(CLUSTER, MODEL, JOB, TestbedRunner(), store)
+    return list(store.measurements())
+
+
+@pytest.fixture(scope="module")
+def learned(measured: list[Measurement]) -> Predicted:
+    made = Predicted.fit(CLUSTER, MODEL, JOB, measured)
+    assert isinstance(made, Predicted)
+    return made
+
+
+def fitting_plans(learned: Predicted, count: int) -> list[Plan]:
+    rng = np.random.default_rng(0)
+    out: list[Plan] = []
+    while len(out) < count:
+        plan = reference_plan(SKELETONS[rng.integers(len(SKELETONS))], MODEL.layers)
+        if min(plan.layers) > 0 and all(g.used_fraction < 0.9 for g in learned.estimate(plan).gpus):
+            out.append(plan)
+    return out
+
+
+def test_whole_plans_nobody_measured_are_predicted_from_the_minimal_set(learned: Predicted) -> None:
+    bed, plain = Testbed(CLUSTER, seed=0), FirstPrinciples(CLUSTER, MODEL, JOB)
+    errors: dict[str, list[float]] = {"ours": [], "plain": [], "memory": [], "covered": []}
+    for plan in fitting_plans(learned, 25):
+        truth, made = bed.run(plan, MODEL, JOB), learned.estimate(plan)
+        assert truth.iteration_time_s is not None and made.interval_s is not None
+        errors["ours"].append(abs(made.iteration_time_s / truth.iteration_time_s - 1))
+        errors["plain"].append(abs(plain.estimate(plan).iteration_time_s / truth.iteration_time_s - 1))
+        errors["memory"] += [abs(g.peak_bytes / truth.peak_bytes[g.rank] - 1) for g in made.gpus]
+        errors["covered"].append(made.interval_s[0] <= truth.iteration_time_s <= made.interval_s[1])
+    assert np.mean(errors["plain"]) > 0.15
+    assert np.mean(errors["ours"]) < 0.06 and max(errors["ours"]) < 0.20
+    assert np.mean(errors["memory"]) < 0.03
+    assert np.mean(errors["covered"]) > 0.85
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, len(SKELETONS) - 1), st.data())
+def test_tables_and_estimates_agree(learned: Predicted, index: int, data: st.DataObject) -> None:
+    skeleton = SKELETONS[index]
+    table = learned.stage_table(skeleton)
+    plan = reference_plan(skeleton, MODEL.layers)
+    if min(min(stage.chunk_layers) for stage in plan.stages) < 1 or len({*plan.stages[0].chunk_layers}) > 1:
+        return
+    stages = []
+    for i, stage in enumerate(plan.stages):
+        chunk = stage.chunk_layers[0]
+        equal = (chunk,) * skeleton.virtual_stages
+        possible = [r for k, r in enumerate(table.options) if math.isfinite(table.memory_bytes[i, sum(equal), k])]
+        stages.append(Stage(stage.placement, equal, data.draw(st.sampled_from(possible))))
+    if sum(s.layers for s in stages) != MODEL.layers:
+        return
+    plan = replace(plan, stages=tuple(stages), untied=learned.must_untie(skeleton))
+    made = learned.estimate(plan)
+    for i, stage in enumerate(plan.stages):
+        option = table.options.index(stage.recompute)
+        peak = next(gpu.peak_bytes for gpu in made.gpus if gpu.stage == i)
+        assert table.memory_bytes[i, stage.layers, option] == pytest.approx(peak, rel=1e-9)
+        time = made.stage_forward_s[i] + made.stage_backward_s[i]
+        assert table.time_s[i, stage.layers, option] == pytest.approx(time, rel=1e-9)
+        assert table.tail_s[i, stage.layers] == pytest.approx(made.tail_s[i], rel=1e-9)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, len(SKELETONS) - 1))
+def test_more_layers_never_need_less(learned: Predicted, index: int) -> None:
+    table = learned.stage_table(SKELETONS[index])
+    for values in (table.memory_bytes, table.time_s):
+        steps = np.diff(np.where(np.isfinite(values), values, np.nan), axis=1)
+        assert not (steps < -1e-6 * np.nanmax(np.abs(np.where(np.isfinite(values), values, np.nan)))).any()
+
+
+def test_a_larger_micro_batch_never_needs_less(measured: list[Measurement]) -> None:
+    model = fit_stages(CLUSTER, MODEL, JOB, measured)
+    assert model is not None
+    describer = StageDescriber(CLUSTER, JOB)
+    base = next(m.point for m in measured if m.point.layers == 5)
+    for recompute in (NONE, FULL, Recompute("block", 2)):
+        points = [replace(base, recompute=recompute, micro_batch=1 << k) for k in range(6)]
+        factors, _, _ = stage_shifts(model, describer, points)
+        sizes = [f[1] * describer.dynamic_bytes(p) for f, p in zip(factors, points, strict=True)]
+        assert sizes == sorted(sizes)
+
+
+def test_provenance_and_probabilities(learned: Predicted) -> None:
+    assert learned.provenance is Provenance.SIMULATED
+    plan = fitting_plans(learned, 1)[0]
+    made = learned.estimate(plan)
+    assert made.provenance is Provenance.SIMULATED
+    assert all(gpu.oom_probability is not None and 0 <= gpu.oom_probability <= 1 for gpu in made.gpus)
+    assert any("810 measured points" in words or "measured points" in words for words in learned.assumed)
+    assert sum(learned.importances.values()) == pytest.approx(1.0)
+
+
+def test_one_type_unmeasured_leaves_it_to_first_principles(measured: list[Measurement]) -> None:
+    some = [m for m in measured if m.point.gpu_type != "vendor-c"]
+    made = Predicted.fit(CLUSTER, MODEL, JOB, some)
+    assert isinstance(made, Predicted)
+    assert made.provenance is Provenance.UNCALIBRATED
+    plain = FirstPrinciples(CLUSTER, MODEL, JOB)
+    skeleton = next(s for s in SKELETONS if s.type_order == ("vendor-c",) and s.virtual_stages == 1)
+    plan = reference_plan(skeleton, MODEL.layers)
+    ours, theirs = made.estimate(plan), plain.estimate(plan)
+    assert ours.iteration_time_s == theirs.iteration_time_s
+    assert ours.peak_bytes == theirs.peak_bytes
+    assert ours.interval_s is None and ours.gpus[0].oom_probability is None
+
+
+@pytest.mark.parametrize("keep", [0, 3])
+def test_few_points_are_never_a_confident_number(measured: list[Measurement], keep: int) -> None:
+    some = [m for m in measured if m.outcome is Outcome.OK][:keep]
+    made = Predicted.fit(CLUSTER, MODEL, JOB, some)
+    if not keep:
+        assert isinstance(made, FirstPrinciples) and made.provenance is Provenance.UNCALIBRATED
+        return
+    assert isinstance(made, Predicted)
+    assert made.stages.model.booster is None
+    assert made.provenance is Provenance.UNCALIBRATED
+
+
+def test_real_measurements_are_never_moved_by_simulated_ones(measured: list[Measurement]) -> None:
+    real = [
+        replace(m, truth=Truth.GPU, truth_name="g", forward_s=2 * (m.forward_s or 0), backward_s=2 * (m.backward_s or 0))
+        for m in measured
+        if m.outcome is Outcome.OK and m.point.gpu_type == "vendor-b"
+    ]  # fmt: skip
+    alone, both = fit_stages(CLUSTER, MODEL, JOB, real), fit_stages(CLUSTER, MODEL, JOB, [*measured, *real])
+    assert alone is not None and both is not None
+    assert both.provenance["vendor-b"] is Provenance.MEASURED
+    assert both.speeds["vendor-b"] == alone.speeds["vendor-b"]
+    assert both.left_out
+
+
+def test_another_predictor_has_another_fingerprint(measured: list[Measurement], learned: Predicted) -> None:
+    again = Predicted.fit(CLUSTER, MODEL, JOB, measured)
+    fewer = Predicted.fit(CLUSTER, MODEL, JOB, measured[:-40])
+    assert again.fingerprint == learned.fingerprint != fewer.fingerprint
+    assert learned.fingerprint != FirstPrinciples(CLUSTER, MODEL, JOB).fingerprint
