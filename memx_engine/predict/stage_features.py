@@ -1,7 +1,8 @@
 """What the stage booster knows of one stage on one GPU type: sizes, device, recompute, the cost model's terms.
 
 Layers and micro-batches in flight enter only through the share of memory that is held, which inside a skeleton stands
-for all splits: what is learned multiplies terms of the cost model that grow with both, so more layers never need less memory.
+for all splits: what is learned multiplies terms of the cost model that grow with both, so more layers never need less
+memory.
 """
 
 from __future__ import annotations

@@ -157,10 +157,10 @@ def test_few_points_are_never_a_confident_number(measured: list[Measurement], ke
 
 def test_real_measurements_are_never_moved_by_simulated_ones(measured: list[Measurement]) -> None:
     real = [
-        replace(m, truth=Truth.GPU, truth_name="g", forward_s=2 * (m.forward_s or 0), backward_s=2 * (m.backward_s or 0))
+        replace(m, truth=Truth.GPU, truth_name="g", forward_s=2 * m.forward_s, backward_s=2 * m.backward_s)
         for m in measured
-        if m.outcome is Outcome.OK and m.point.gpu_type == "vendor-b"
-    ]  # fmt: skip
+        if m.point.gpu_type == "vendor-b" and m.forward_s is not None and m.backward_s is not None
+    ]
     alone, both = fit_stages(CLUSTER, MODEL, JOB, real), fit_stages(CLUSTER, MODEL, JOB, [*measured, *real])
     assert alone is not None and both is not None
     assert both.provenance["vendor-b"] is Provenance.MEASURED
