@@ -183,6 +183,7 @@ def stage_truth(
     *,
     state_bytes: float,
     capacity_bytes: int,
+    chunks: tuple[int, ...] = (),
     flights: float | None = None,
 ) -> StageTruth:
     """Time and memory of ``point`` on ``device``.
@@ -190,12 +191,15 @@ def stage_truth(
     Args:
         link: The TP group's link; None for one rank.
         state_bytes: Bytes per held parameter for weights, gradients and optimizer state.
-        flights: Micro-batches held in units of the whole stage, where chunks make it no whole number; else the point's.
         capacity_bytes: Device memory the allocator may fill; close to it, everything slows down.
+        chunks: Layers of each virtual stage, within which K and N of a recompute count; one chunk when left out.
+        flights: Micro-batches held in units of the whole stage, where chunks make it no whole number; else the point's.
     """
     layer = _Layer(point, device, link)
     kind, n, count = point.recompute.kind, point.recompute.n, point.layers
-    recomputed = {"full": count, "uniform": count, "block": min(n, count)}.get(kind, 0)
+    chunks = chunks or (count,)
+    in_blocks = sum(min(n, layers) for layers in chunks)
+    recomputed = {"full": count, "uniform": count, "block": in_blocks}.get(kind, 0)
     forward_layer, backward_layer = layer.forward(), layer.backward()
     forward = count * forward_layer
     backward = count * backward_layer + recomputed * (forward_layer * 0.97 + device.checkpoint_s)
@@ -221,7 +225,8 @@ def stage_truth(
         saved = blocks(_saved_per_layer(point, element)[:-3])
     if kind in ("full", "uniform"):
         group = max(n, 1)
-        held, working = math.ceil(count / group) * boundary, min(group, count) * saved
+        kept = sum(math.ceil(layers / group) for layers in chunks)
+        held, working = kept * boundary, min(group, max(chunks)) * saved
     else:
         held = (count - recomputed) * saved + recomputed * boundary
         working = saved if recomputed else 0.0

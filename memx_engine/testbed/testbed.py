@@ -10,7 +10,7 @@ from memx_engine.inputs.cluster import Cluster, Link
 from memx_engine.inputs.job import Job, Optimizer, Precision
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Measurement, Outcome, Point, Truth
-from memx_engine.plan import Plan, Recompute, Stage
+from memx_engine.plan import Plan, Stage
 from memx_engine.testbed.hidden import HiddenDevice, hidden_device, node_factor, stream
 from memx_engine.testbed.kernels import StageTruth, fit_to_power, stage_truth
 from memx_engine.testbed.network import Network
@@ -201,17 +201,21 @@ class Testbed:
         self, plan: Plan, index: int, in_flight: float, model: TransformerSpec, job: Job, device: HiddenDevice
     ) -> tuple[StageTruth, int]:
         stage = plan.stages[index]
-        point = replace(self._stage_point(plan, index, stage.layers, model, job), in_flight=max(round(in_flight), 1))
-        if point.recompute.kind == "block":
-            # K counts within a chunk: every chunk of the stage recomputes as many of its layers.
-            again = sum(min(point.recompute.n, layers) for layers in stage.chunk_layers)
-            point = replace(point, recompute=Recompute("block", again))
+        point = self._stage_point(plan, index, stage.layers, model, job)
         groups = (stage.tp > 1) + (stage.dp > 1) + (len(plan.stages) > 1)
         outside = device.context_bytes + groups * device.communicator_bytes
         state = _state_bytes(job.precision, job.fp32_gradients, stage.dp, job.optimizer is Optimizer.SHARDED)
         room = min(self.cluster.gpus[rank].capacity_bytes for rank in stage.ranks) - outside
         link = self._group_link(stage.ranks[: stage.tp])
-        truth = stage_truth(point, device, link, state_bytes=state, capacity_bytes=room, flights=in_flight)
+        truth = stage_truth(
+            point,
+            device,
+            link,
+            state_bytes=state,
+            capacity_bytes=room,
+            chunks=stage.chunk_layers,
+            flights=in_flight,
+        )
         return truth, outside
 
     def _iteration(

@@ -202,3 +202,30 @@ def test_equal_ends_share_the_pipeline_with_their_slowest_stage() -> None:
     assert run.iteration_time_s is not None
     slowest = seconds(bed, small_point(micro_batch=2, recompute=Recompute.parse("full"), gpu_type="t4", head=True))
     assert 0.9 * 16 * slowest < run.iteration_time_s < 1.6 * 16 * slowest
+
+
+@pytest.mark.parametrize("recompute", ["block:1", "uniform:2"])
+def test_recompute_counts_within_a_chunk(recompute: str) -> None:
+    """As in Megatron: of two chunks of two layers, ``block:1`` recomputes one of each, and no group spans chunks."""
+    cluster = paper_cluster()
+    bed = Testbed(cluster, seed=0)
+    ranks = tuple(range(4))
+    job = Job(16, 2048)
+    model = replace(LLAMA_7B, layers=8)
+
+    def peaks(word: str) -> list[int]:
+        placements = tuple(StagePlacement("a100-sxm-80g", 2, 1, ranks[k : k + 2]) for k in (0, 2))
+        skeleton = Skeleton(2, 2, 1, 1, 2048, 16, placements, virtual_stages=2)
+        plan = Plan(skeleton, tuple(Stage(p, (2, 2), Recompute.parse(word)) for p in placements))
+        return list(bed.run(plan, model, job).peak_bytes.values())
+
+    plain, some, every = peaks("none"), peaks(recompute), peaks("block:2")
+    if recompute == "block:1":
+        # Two of four layers are kept whole: half the way, but for the one layer that is recomputed at a time.
+        assert all(e < s < p for e, s, p in zip(every, some, plain, strict=True))
+        middle = [(p + e) / 2 for p, e in zip(plain, every, strict=True)]
+        assert some == pytest.approx(middle, rel=0.05)
+    else:
+        # A group is a whole chunk: as many inputs as chunks, two layers of work space.
+        assert all(s < p for s, p in zip(some, plain, strict=True))
+        assert some == peaks("uniform:3")
