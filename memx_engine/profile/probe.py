@@ -65,10 +65,8 @@ def _cpu_name():
 def _versions(torch, module):
     found = {"python": platform.python_version(), "torch": torch.__version__}
     if module is not None:
-        for key in ("cuda", "hip"):
-            value = getattr(torch.version, key, None)
-            if value:
-                found[key] = str(value)
+        driven = ((key, getattr(torch.version, key, None)) for key in ("cuda", "hip"))
+        found.update((key, str(value)) for key, value in driven if value)
     npu = sys.modules.get("torch_npu")
     if npu is not None:
         found["torch_npu"] = getattr(npu, "__version__", "unknown")
@@ -109,11 +107,8 @@ def _collectives(torch, world):
 
         return Function.apply
 
-    def same(x):
-        return x
-
     if world == 1:
-        return SimpleNamespace(enter=same, leave=same, gather=same, scatter=same)
+        return SimpleNamespace(**dict.fromkeys(("enter", "leave", "gather", "scatter"), lambda x: x))
     return SimpleNamespace(
         enter=pair(lambda x: x.view_as(x), reduce_all),
         leave=pair(reduce_all, lambda x: x.view_as(x)),
@@ -185,10 +180,8 @@ def _build(torch, spec, device, dtype, world):
                 q, k = self.q_norm(q), self.k_norm(k)
             if kv_heads != heads:
                 k, v = k.repeat_interleave(heads // kv_heads, 1), v.repeat_interleave(heads // kv_heads, 1)
-            if s.recompute_kind == "selective":
-                y = checkpoint(core, q, k, v, use_reentrant=False)
-            else:
-                y = core(q, k, v)
+            selective = s.recompute_kind == "selective"
+            y = checkpoint(core, q, k, v, use_reentrant=False) if selective else core(q, k, v)
             y = y.permute(2, 0, 1, 3).reshape(length, batch, heads * s.head_dim)
             return leave(self.out(y))
 
@@ -221,8 +214,9 @@ def _build(torch, spec, device, dtype, world):
             super().__init__()
             if s.embedding:
                 self.table = nn.Parameter(torch.empty(s.padded_vocab // tp, s.hidden, **made).normal_(std=0.02))
-                rows = s.position_rows
-                self.positions = nn.Parameter(torch.zeros(rows, s.hidden, **made)) if rows else None
+                self.positions = (
+                    nn.Parameter(torch.zeros(s.position_rows, s.hidden, **made)) if s.position_rows else None
+                )
             self.layers = nn.ModuleList(Layer() for _ in range(s.layers))
             if s.head:
                 self.final = Norm(s.hidden, s.norm)
@@ -254,13 +248,12 @@ def _build(torch, spec, device, dtype, world):
     stage = Stage()
     rows = s.seq_len // world if split_sequence else s.seq_len
 
+    def tokens():
+        return torch.randint(s.padded_vocab // tp, (s.seq_len, s.micro_batch), device=device)
+
     def batch():
-        if s.embedding:
-            x = torch.randint(s.padded_vocab // tp, (s.seq_len, s.micro_batch), device=device)
-        else:
-            x = torch.randn(rows, s.micro_batch, s.hidden, **made).requires_grad_()
-        labels = torch.randint(s.padded_vocab // tp, (s.seq_len, s.micro_batch), device=device) if s.head else None
-        return x, labels
+        x = tokens() if s.embedding else torch.randn(rows, s.micro_batch, s.hidden, **made).requires_grad_()
+        return x, tokens() if s.head else None
 
     return stage, batch
 
@@ -277,6 +270,15 @@ def _keep_gradients(torch, stage, fp32):
         parameter.register_post_accumulate_grad_hook(accumulate)
 
 
+def _timed(synchronize, work, *given):
+    """(what ``work(*given)`` returns, its seconds on the device)."""
+    synchronize()
+    start = time.perf_counter()
+    made = work(*given)
+    synchronize()
+    return made, time.perf_counter() - start
+
+
 def _optimizer_seconds(torch, stage, synchronize):
     """One Adam step over fp32 master weights, the state made for this phase only."""
     parameters = list(stage.parameters())
@@ -284,16 +286,13 @@ def _optimizer_seconds(torch, stage, synchronize):
     for master, parameter in zip(masters, parameters):  # noqa: B905  (torch nodes may run Python 3.9)
         master.grad = parameter.main_grad.float()
     adam = torch.optim.AdamW(masters, lr=1e-4, foreach=True)
-    seconds = []
-    for _ in range(3):
-        synchronize()
-        start = time.perf_counter()
+
+    def step():
         adam.step()
         for master, parameter in zip(masters, parameters):  # noqa: B905  (as above)
             parameter.data.copy_(master)
-        synchronize()
-        seconds.append(time.perf_counter() - start)
-    return statistics.median(seconds[1:])
+
+    return statistics.median([_timed(synchronize, step)[1] for _ in range(3)][1:])
 
 
 def _iterations(stage, batch, in_flight, count, synchronize, torch, has_head):
@@ -301,12 +300,9 @@ def _iterations(stage, batch, in_flight, count, synchronize, torch, has_head):
     held = []
 
     def forward():
-        x, labels = batch()
-        synchronize()
-        start = time.perf_counter()
-        held.append(stage(x, labels))
-        synchronize()
-        return time.perf_counter() - start
+        made, seconds = _timed(synchronize, stage, *batch())
+        held.append(made)
+        return seconds
 
     for _ in range(max(in_flight, 1) - 1):
         forward()
@@ -316,12 +312,9 @@ def _iterations(stage, batch, in_flight, count, synchronize, torch, has_head):
         oldest = held.pop(0)
         if not has_head and gradient is None:
             gradient = torch.randn_like(oldest)
-        synchronize()
-        start = time.perf_counter()
-        oldest.backward(None if has_head else gradient)
-        synchronize()
-        yield f, time.perf_counter() - start
+        b = _timed(synchronize, oldest.backward, None if has_head else gradient)[1]
         del oldest
+        yield f, b
 
 
 def _peak_on_cpu(torch, work):
@@ -343,9 +336,8 @@ def measure(spec):
     import torch.utils.checkpoint
 
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    threads = spec.get("threads")
-    if threads:
-        torch.set_num_threads(int(threads))
+    if spec.get("threads"):
+        torch.set_num_threads(int(spec["threads"]))
     device, module, name = _accelerator(torch, spec.get("device", "auto"))
     if world > 1:
         if world != spec["tp"]:
@@ -357,11 +349,10 @@ def measure(spec):
     result = {"device": name, "versions": _versions(torch, module), "collectives": world > 1}
     torch.manual_seed(0)
     warm, repeats = int(spec.get("warm_up", 2)), int(spec.get("repetitions", 5))
-    fp32 = spec["precision"] != "fp16"
 
     def prepare():
         stage, batch = _build(torch, spec, device, dtype, world)
-        _keep_gradients(torch, stage, fp32)
+        _keep_gradients(torch, stage, fp32=dtype != torch.float16)
         return stage, batch
 
     def run(stage, batch, count):
@@ -388,8 +379,7 @@ def measure(spec):
         result["peak_reserved_bytes"] = module.max_memory_reserved()
         if hasattr(module, "mem_get_info"):
             free, total = module.mem_get_info()
-            result["capacity_bytes"] = total
-            result["outside_bytes"] = max(total - free - module.memory_reserved(), 0)
+            result.update(capacity_bytes=total, outside_bytes=max(total - free - module.memory_reserved(), 0))
     middle = statistics.median(f + b for f, b in timed)
     kept = [(f, b) for f, b in timed if f + b <= 3 * middle]
     result.update(
@@ -410,8 +400,7 @@ def measure(spec):
 
 def _judge(error):
     """(outcome, words) of an exception that ended the measurement."""
-    text = str(error)
-    low = text.lower()
+    text, low = str(error), str(error).lower()
     if isinstance(error, TimeLimit):
         return "timeout", text
     if isinstance(error, MemoryError) or "out of memory" in low or "can't allocate memory" in low:
@@ -449,8 +438,7 @@ def main(arguments):
     try:
         result.update(measure(spec))
     except Exception as error:  # every way a stage can fail is a result that the operator wants to see
-        outcome, detail = _judge(error)
-        result.update(outcome=outcome, detail=detail)
+        result.update(zip(("outcome", "detail"), _judge(error)))  # noqa: B905  (as above)
     result["duration_s"] = time.perf_counter() - start
     if int(os.environ.get("RANK", "0")) == 0:
         print("\n" + MARK + json.dumps(result), flush=True)
