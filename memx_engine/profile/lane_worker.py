@@ -252,7 +252,7 @@ class LaneWorker(threading.Thread):
                     f"{self._failures_in_a_row} points in a row failed on {self._node or self.gpu_type}; "
                     f"the last: {result.detail[:200] or result.outcome.value}",
                     where=self.gpu_type,
-                    hint="put right what the message says and resume; what was measured is kept",
+                    hint="put right what the message says and resume",
                 )
 
     def _count(self, result: Measurement, took_s: float) -> None:

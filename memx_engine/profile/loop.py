@@ -184,14 +184,18 @@ def refuse_without_resume(store: MeasurementStore, cluster: Cluster, types: Sequ
 def _refuse_nothing(result: ProfileResult) -> None:
     """Raise ProfileError where no type came to anything."""
     failed = [t for t in result.types if t.error]
-    if len(failed) < len(result.types) and result.total("measured") + result.total("cached"):
-        return
+    results = result.total("measured") + result.total("cached")
     if len(failed) == len(result.types):
         reasons: dict[str, list[str]] = {}
         for t in failed:
             reasons.setdefault(t.error, []).append(t.gpu_type)
         message = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in reasons.items())
         hints = dict.fromkeys(t.hint for t in failed if t.hint)
-        raise ProfileError(f"no GPU type could be measured: {message}", hint="; ".join(hints))
-    skipped, crashed = result.total("skipped"), result.total("failed")
-    raise ProfileError(f"nothing could be measured: {crashed} points failed, {skipped} surely do not fit")
+        kept = ""
+        if results:
+            kept = f" to the end, {results} results are kept"
+            hints["the same command with --resume goes on from them and measures nothing twice"] = None
+        raise ProfileError(f"no GPU type could be measured{kept}: {message}", hint="; ".join(hints))
+    if not results:
+        skipped, crashed = result.total("skipped"), result.total("failed")
+        raise ProfileError(f"nothing could be measured: {crashed} points failed, {skipped} surely do not fit")

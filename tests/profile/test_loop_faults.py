@@ -162,6 +162,20 @@ def test_a_type_is_given_up_after_some_failures_in_a_row() -> None:
     assert len(runner.attempts) == 5
 
 
+def test_results_of_types_that_were_given_up_are_counted_and_resumed_from() -> None:
+    def then_broken(point: Point, _attempt: int) -> Measurement:
+        return ok(point) if len(runner.measured) < 10 else crashed(point)
+
+    runner, store = FakeRunner(then_broken), MemoryStore()
+    with pytest.raises(ProfileError, match="to the end, 9 results are kept") as caught:
+        run_profile(ONE, MODEL, JOB, runner, store, options=SMALL)
+    assert "--resume" in caught.value.hint
+    assert sum(m.outcome is Outcome.OK for m in store.measurements()) == 9
+    # Results of an earlier run count as much.
+    with pytest.raises(ProfileError, match="to the end, 9 results are kept"):
+        run_profile(ONE, MODEL, JOB, FakeRunner(crashed), store, options=replace(SMALL, resume=True))
+
+
 def test_a_measurement_that_cannot_be_started_is_a_crash() -> None:
     def no_fork(point: Point, attempt: int) -> Measurement:
         if attempt == 0:
