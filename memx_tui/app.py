@@ -4,28 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import work
 from textual.binding import Binding, BindingType
 from textual.signal import Signal
 
 from memx_engine import MemxError
-from memx_tui import jobs
 from memx_tui.config import Config
 from memx_tui.glyphs import ASCII, UNICODE, AsciiFilter
 from memx_tui.keys import binding_ids
-from memx_tui.messages import JobFailed, SearchCancelled, SearchFinished, SearchProgressed
+from memx_tui.messages import JobFailed
 from memx_tui.modes import MODE_TABLE, Mode
 from memx_tui.paths import Paths, find_paths
 from memx_tui.profile_job import DOING as PROFILING
-from memx_tui.profiling import ProfilingApp
 from memx_tui.remembering import SessionKeeper
 from memx_tui.screens.error import ErrorDialog
+from memx_tui.searching import SearchingApp
 from memx_tui.session import Change, Session
 from memx_tui.session_file import add_recent
 from memx_tui.themes import FALLBACKS, choose_theme, load_themes
@@ -36,9 +32,8 @@ if TYPE_CHECKING:
     from textual.actions import ActionParseResult
     from textual.dom import DOMNode
     from textual.filter import LineFilter
-    from textual.message_pump import MessagePump
 
-    from memx_engine import Cluster, PlanRequest, RankedPlan, TransformerSpec
+    from memx_engine import Cluster, RankedPlan, TransformerSpec
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +41,7 @@ QUIT_WITHIN_S = 2.0
 """A second ctrl+c within this time quits."""
 
 
-class MemxApp(ProfilingApp):
+class MemxApp(SearchingApp):
     """Plans on screen.
 
     Args:
@@ -109,7 +104,6 @@ class MemxApp(ProfilingApp):
         self.mode_table = MODE_TABLE
         self.session_changed: Signal[Change] = Signal(self, "session-changed")
         self._ascii_filter = AsciiFilter()
-        self._stop_search: threading.Event | None = None
         self._interrupted_at = 0.0
         self.failure: Exception | None = None
         for mode in MODE_TABLE:
@@ -217,73 +211,16 @@ class MemxApp(ProfilingApp):
         self.open_mode("plans")
         self.publish("view")
 
-    # Search
-
-    def start_search(self) -> None:
-        """Search with the session's inputs in a thread; one at a time."""
-        session = self.session
-        if session.searching:
-            self.say("a search is running; ctrl+c cancels it")
-            return
-        try:
-            job = session.job()
-        except MemxError as error:
-            self.show_error(error)
-            return
-        assert session.cluster is not None and session.model is not None
-        self._stop_search = threading.Event()
-        session.searching, session.progress, session.failure = True, None, None
-        self.publish("search")
-        self._search(
-            partial(
-                jobs.run_search,
-                session.cluster,
-                session.model,
-                job,
-                session.options,
-                session.inputs(),
-                self.workspace_folder(),
-                self.post_message,
-                self._stop_search,
-            )
-        )
-
-    @work(thread=True, exclusive=True, group="search", exit_on_error=False)
-    def _search(self, run: partial[None]) -> None:
-        run()
-
-    def cancel_search(self) -> None:
-        """Ask the running search to stop; the plans found so far are kept."""
-        if self._stop_search is not None:
-            self._stop_search.set()
-
-    def on_search_progressed(self, event: SearchProgressed) -> None:
-        if self.session.searching:
-            self.session.progress = event.progress
-            self.publish("search")
-
-    def on_search_finished(self, event: SearchFinished) -> None:
-        self._search_ended()
-        self.session.accept(event.result, event.columns, event.inputs)
-        self.publish("result")
-
-    def on_search_cancelled(self, event: SearchCancelled) -> None:
-        self._search_ended()
-        self.publish("search")
-        self.say("search cancelled before any plan was found")
+    # Jobs
 
     def on_job_failed(self, event: JobFailed) -> None:
         if event.doing.startswith("searching"):
-            self._search_ended()
+            self.search_ended()
             self.session.failure = event.error
         elif event.doing == PROFILING:
             self.profile_failed(event)
         self.publish("search")
         self.show_error(event.error, doing=event.doing)
-
-    def _search_ended(self) -> None:
-        self.session.searching, self.session.progress = False, None
-        self._stop_search = None
 
     # Talking to the operator
 
@@ -359,33 +296,6 @@ class MemxApp(ProfilingApp):
             self.report_failure(error, "writing the plan as YAML")
             return
         self.copy(text, f"plan #{ranked.rank} as YAML")
-
-    def explain(self, request: PlanRequest, asker: MessagePump) -> None:
-        """Judge a plan in a thread; the answer is posted to ``asker``."""
-        session = self.session
-        try:
-            job = session.job()
-        except MemxError as error:
-            asker.post_message(JobFailed(error, "explaining a plan"))
-            return
-        assert session.cluster is not None and session.model is not None
-        objective = session.result.objective if session.result is not None and not session.stale else None
-        self._explain(
-            partial(
-                jobs.run_explain,
-                session.cluster,
-                session.model,
-                job,
-                request,
-                objective,
-                self.workspace_folder(),
-                asker.post_message,
-            )
-        )
-
-    @work(thread=True, exclusive=True, group="explain", exit_on_error=False)
-    def _explain(self, run: partial[None]) -> None:
-        run()
 
     def action_palette(self) -> None:
         from memx_tui.palette import Palette

@@ -13,13 +13,13 @@ from textual.widget import Widget
 from textual.widgets import TextArea, Tree
 
 from memx_engine import MemxError, cluster_text
-from memx_tui.choosers import cluster_dialog, gpu_dialog, link_dialog
+from memx_tui.choosers import cluster_dialog
 from memx_tui.cluster_draft import ClusterDraft, open_source
-from memx_tui.cluster_edit import NEW_TEXT, ClusterText
-from memx_tui.cluster_view import Target, form_fields, path_of, summary
-from memx_tui.screens.base import ModeScreen
+from memx_tui.cluster_edit import NEW_TEXT
+from memx_tui.cluster_view import Target, form_fields, summary
+from memx_tui.screens.cluster_editing import ClusterEditing
 from memx_tui.screens.export import ExportDialog, Format
-from memx_tui.screens.prompt import ConfirmDialog, PromptDialog
+from memx_tui.screens.prompt import ConfirmDialog
 from memx_tui.screens.training import TrainingPane
 from memx_tui.session import Change
 from memx_tui.widgets.cluster_tree import ClusterTree
@@ -31,14 +31,13 @@ from memx_tui.widgets.yaml_editor import YamlEditor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from memx_engine import GpuType
 
 LABEL_WIDTH = 14
 CHECK_AFTER_S = 0.15
 """Typed text is checked when the keyboard rests this long."""
 
 
-class ClusterScreen(ModeScreen):
+class ClusterScreen(ClusterEditing):
     """Cluster, model and job."""
 
     MODE = "cluster"
@@ -71,7 +70,6 @@ class ClusterScreen(ModeScreen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.draft = ClusterDraft()
         self._check: Timer | None = None
 
     # Building
@@ -101,7 +99,7 @@ class ClusterScreen(ModeScreen):
                 self.memx.show_error(error)
         if self.draft.empty and session.cluster is not None:
             self.draft = ClusterDraft(cluster_text(session.cluster))
-        self._show_all()
+        self.show_all()
         self.query_one(ClusterTree).focus()
 
     def session_changed(self, change: Change) -> None:
@@ -110,7 +108,7 @@ class ClusterScreen(ModeScreen):
 
     # What is shown
 
-    def _show_all(self) -> None:
+    def show_all(self) -> None:
         draft = self.draft
         doc = draft.doc
         tree = self.query_one(ClusterTree)
@@ -175,7 +173,7 @@ class ClusterScreen(ModeScreen):
         except MemxError as error:
             self.memx.show_error(error)
             return
-        self._show_all()
+        self.show_all()
         tree = self.query_one(ClusterTree)
         tree.go_to(Target(0))
         if self.draft.problems:
@@ -197,7 +195,7 @@ class ClusterScreen(ModeScreen):
         def start() -> None:
             self.draft = ClusterDraft()
             self.draft.change(NEW_TEXT)
-            self._show_all()
+            self.show_all()
             self.query_one(ClusterTree).go_to(Target(0))
 
         self._leave_draft(start)
@@ -215,72 +213,7 @@ class ClusterScreen(ModeScreen):
     def _saved(self, file: Path | None) -> None:
         if file is not None:
             self.draft.saved(file)
-            self._show_all()
-
-    # Editing the cluster
-
-    def _edit(self, change: Callable[[ClusterText], ClusterText], said: str = "") -> None:
-        doc = self.draft.doc
-        if doc is None:
-            self.memx.say("the text is not YAML yet: v shows it", warning=True)
-            return
-        try:
-            changed = change(doc)
-        except MemxError as error:
-            self.memx.say(f"{error.message}: {error.hint}" if error.hint else error.message, warning=True)
-            return
-        if self.draft.change(changed.text):
-            self._show_all()
-            if said:
-                self.memx.say(f"{said}; u takes it back")
-
-    @property
-    def _index(self) -> int | None:
-        index = self.query_one(ClusterTree).target.index
-        doc = self.draft.doc
-        return index if doc is not None and index is not None and index < len(doc.entries) else None
-
-    def action_add(self) -> None:
-        if self.draft.empty:
-            self.action_new()
-            return
-        index = self._index
-        dialog = gpu_dialog(self._own_types())
-
-        def add(kind: str | None) -> None:
-            if kind is not None:
-                entries = self.draft.doc.entries if self.draft.doc else ()
-                count = entries[index].gpus if index is not None and index < len(entries) else 8
-                self._edit(lambda doc: doc.add_node(kind, count or 8, index))
-                self.query_one(ClusterTree).go_to(Target(len(entries) if index is None else index + 1))
-
-        self.app.push_screen(dialog, add)
-
-    def action_duplicate(self) -> None:
-        index = self._index
-        if index is not None:
-            self._edit(lambda doc: doc.duplicate_node(index))
-            self.query_one(ClusterTree).go_to(Target(index + 1))
-
-    def action_remove(self) -> None:
-        index, doc = self._index, self.draft.doc
-        if index is not None and doc is not None:
-            self._edit(lambda d: d.remove_node(index), f"removed {doc.entries[index].name}")
-
-    def action_gpu_type(self) -> None:
-        self._edit_node("type")
-
-    def action_undo(self) -> None:
-        if self.draft.undo():
-            self._show_all()
-        else:
-            self.memx.say("nothing to undo")
-
-    def action_redo(self) -> None:
-        if self.draft.redo():
-            self._show_all()
-        else:
-            self.memx.say("nothing to redo")
+            self.show_all()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "back":
@@ -288,9 +221,6 @@ class ClusterScreen(ModeScreen):
         if action in ("duplicate", "remove", "gpu_type"):
             return None if not self.is_mounted or self._index is None else True
         return True
-
-    def _own_types(self) -> tuple[GpuType, ...]:
-        return self.draft.cluster.gpu_types if self.draft.cluster is not None else ()
 
     def on_tree_node_highlighted(self, event: Tree.NodeHighlighted[Target]) -> None:
         event.stop()
@@ -308,85 +238,6 @@ class ClusterScreen(ModeScreen):
         event.stop()
         self.query_one(YamlEditor if self.has_class("-yaml") else "#node").focus()
 
-    def on_cluster_tree_stepped(self, event: ClusterTree.Stepped) -> None:
-        self._step_node(event.target, "count", event.by)
-
-    def _step_node(self, target: Target, key: str, by: int) -> None:
-        path = path_of(self.draft, target, key)
-        doc = self.draft.doc
-        if doc is None or path is None or target.index is None or key not in _STEPPED:
-            return
-        entry = doc.entries[target.index]
-        if key != "replicas" and target.group is None and len(entry.groups) != 1:
-            self.memx.say("this node has several GPU types: go to one of them")
-            return
-        written = doc.value(path) or ("1" if key == "replicas" else "0")
-        try:
-            number = max(_STEPPED[key], float(written) + by)
-        except ValueError:
-            return
-        self._edit(lambda d: d.set(path, f"{number:g}"))
-
-    # The node form
-
-    def on_field_list_chosen(self, event: FieldList.Chosen) -> None:
-        event.stop()
-        self._edit_node(event.key)
-
-    def on_field_list_stepped(self, event: FieldList.Stepped) -> None:
-        event.stop()
-        self._step_node(self.query_one(ClusterTree).target, event.key, event.by)
-
-    def on_field_list_cleared(self, event: FieldList.Cleared) -> None:
-        event.stop()
-        path = path_of(self.draft, self.query_one(ClusterTree).target, event.key)
-        if path is not None:
-            self._edit(lambda doc: doc.remove_key(path))
-
-    def _edit_node(self, key: str) -> None:
-        target = self.query_one(ClusterTree).target
-        path, doc = path_of(self.draft, target, key), self.draft.doc
-        if path is None or doc is None or not key:
-            return
-        written = doc.value(path) or ""
-        if key == "groups":
-            self.memx.say("this node has several GPU types: go to one of them in the tree")
-        elif key == "type":
-            self.app.push_screen(gpu_dialog(self._own_types(), written), lambda kind: self._put(target, key, kind))
-        elif "links." in key:
-            label = next((f.label for f in self.query_one("#node", FieldList).shown if f.key == key), "link")
-            self.app.push_screen(
-                link_dialog(f"Link: {label}", written), lambda source: self._put(target, key, source, source_text=True)
-            )
-        else:
-            title, hint = _PROMPTS.get(key, (key, ""))
-            dialog = PromptDialog(title, written, hint=hint, check=lambda text: self._tried(target, key, text))
-            self.app.push_screen(dialog, lambda text: self._put(target, key, text))
-
-    def _put(self, target: Target, key: str, value: str | None, *, source_text: bool = False) -> None:
-        path = path_of(self.draft, target, key)
-        if value is None or path is None:
-            return
-        if value == "":
-            self._edit(lambda doc: doc.remove_key(path))
-        elif source_text:
-            self._edit(lambda doc: doc.set_source(path, value))
-        else:
-            self._edit(lambda doc: doc.set(path, value))
-
-    def _tried(self, target: Target, key: str, value: str) -> None:
-        """Raise the first problem that writing ``value`` would add."""
-        from memx_engine import InputError, validate_cluster_text
-
-        doc, path = self.draft.doc, path_of(self.draft, target, key)
-        if doc is None or path is None:
-            return
-        text = (doc.set(path, value) if value else doc.remove_key(path)).text
-        before = {(p.key, p.message) for p in self.draft.problems}
-        for problem in validate_cluster_text(text):
-            if (problem.key, problem.message) not in before:
-                raise InputError(problem.message, hint=problem.hint)
-
     def action_model(self) -> None:
         self.query_one(TrainingPane).choose_model()
 
@@ -402,7 +253,7 @@ class ClusterScreen(ModeScreen):
     def _take_text(self) -> None:
         self._check = None
         if self.draft.change(self.query_one(YamlEditor).text):
-            self._show_all()
+            self.show_all()
 
     def on_summary_line_chosen(self, event: Summary.LineChosen) -> None:
         self.add_class("-yaml")
@@ -448,14 +299,3 @@ class ClusterScreen(ModeScreen):
         else:
             self.memx.open_mode("plans")
             self.memx.start_search()
-
-
-_STEPPED = {"count": 1.0, "replicas": 1.0, "memory_used_gib": 0.0, "island_size": 1.0}
-_PROMPTS = {
-    "name": ("Name", "letters, digits, '.', '_', '-'; gpu[01-16] stands for sixteen nodes"),
-    "replicas": ("Nodes alike", "how many nodes this entry stands for"),
-    "count": ("GPUs", "how many of this type in one node"),
-    "memory_used_gib": ("Memory in use, GiB", "on each of these GPUs, by others; 0 when they are free"),
-    "site": ("Site", "a name; nodes of one site share a network"),
-    "island_size": ("GPUs per island", "consecutive GPUs joined by the fastest link; empty: the default"),
-}

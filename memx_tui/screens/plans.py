@@ -13,9 +13,9 @@ from textual.timer import Timer
 from textual.widgets import Input
 
 from memx_engine import RankedPlan
-from memx_tui.columns import PlanColumns
 from memx_tui.filter import TIGHT_FRACTION, Filter, parse_filter
 from memx_tui.palette import SORT_WORDS
+from memx_tui.plan_list import LARGE_FIRST, empty_words, sort_order
 from memx_tui.screens.base import ModeScreen
 from memx_tui.screens.pick import Item, PickDialog
 from memx_tui.session import AXES, SORT_KEYS, Change
@@ -29,19 +29,6 @@ from memx_tui.widgets.why_pane import WhyPane
 DEBOUNCE_S = 0.05
 """The panes follow the cursor after it has rested this long."""
 LOWER_PANES = ("memory-pane", "pareto-pane", "why-pane")
-LARGE_FIRST = frozenset({"tokens"})
-"""Columns whose first sort puts the largest on top."""
-
-
-def sort_order(columns: PlanColumns, rows: np.ndarray, key: str, descending: bool) -> np.ndarray:
-    """``rows`` sorted by a column; ties keep the ranking; values that are not finite come last."""
-    if key == "rank":
-        return rows[::-1] if descending else rows
-    name = {"time": "time_s", "tokens": "tokens_per_s", "spread": "spread_bytes", "peak": "peak_bytes"}.get(key, key)
-    values = np.asarray(getattr(columns, name), dtype=np.float64)[rows]
-    finite = np.isfinite(values)
-    ranked = np.where(finite, -values if descending else values, np.inf)
-    return rows[np.argsort(ranked, kind="stable")]
 
 
 class PlansScreen(ModeScreen):
@@ -171,33 +158,7 @@ class PlansScreen(ModeScreen):
     def _say_empty(self) -> None:
         """What stands in the table when no plan does, and what to do about it."""
         if len(self._rows) == 0:
-            self.table.show_empty(*self._empty_words())
-
-    def _empty_words(self) -> list[str]:
-        session = self.session
-        if session.columns is not None and len(session.columns):
-            why = self._filter.explain_empty(session.columns, frozenset(session.marks.values()))
-            toggles = [name for name, on in (("f", session.view.fits_only), ("p", session.view.frontier_only)) if on]
-            lines = [f"None of {len(session.columns):,} plans passes the filter."]
-            lines += [why] if why else []
-            lines += [f"{' and '.join(toggles)} also hide plans."] if toggles else []
-            return [*lines, "esc clears the filter."]
-        if session.searching:
-            return ["Searching; the plans appear here when it ends.", "ctrl+c cancels and keeps the best so far."]
-        if session.failure is not None:
-            message = getattr(session.failure, "message", "") or str(session.failure)
-            hint = getattr(session.failure, "hint", "")
-            return [
-                "No plan to show.",
-                *_lines(message),
-                *_lines(hint),
-                "m changes the model, 1 cluster and job; r searches again.",
-            ]
-        if session.cluster is None:
-            return ["No cluster yet.", "1 opens the Cluster screen: take a sample or open a file."]
-        if session.model is None:
-            return ["No model yet.", "m chooses one; batch, sequence and weights are on screen 1."]
-        return ["Ready.", "r searches for plans."]
+            self.table.show_empty(*empty_words(self.session, self._filter))
 
     # Selection
 
@@ -437,9 +398,3 @@ class PlansScreen(ModeScreen):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
-
-
-def _lines(text: str, width: int = 74) -> list[str]:
-    from textwrap import wrap
-
-    return wrap(text, width) if text else []

@@ -17,8 +17,9 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from memx_tui.columns import PlanColumns
 from memx_tui.filter import parse_filter
+from memx_tui.plan_list import sort_order
 from memx_tui.plotting import draw_pareto
-from memx_tui.screens.plans import PlansScreen, sort_order
+from memx_tui.screens.plans import PlansScreen
 from tests.builders import make_result
 from tests.tui.harness import make_app, make_columns, make_session
 

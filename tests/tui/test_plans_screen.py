@@ -10,7 +10,8 @@ import pytest
 from textual.widgets import Input
 
 from memx_tui.app import MemxApp
-from memx_tui.screens.plans import PlansScreen, sort_order
+from memx_tui.plan_list import sort_order
+from memx_tui.screens.plans import PlansScreen
 from memx_tui.session import SORT_KEYS
 from memx_tui.widgets.chrome import FooterBar
 from tests.builders import H100, make_cluster, make_model, make_result

@@ -1,0 +1,56 @@
+"""The list of plans: its order, and the words that stand in it when it is empty."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+
+import numpy as np
+
+from memx_tui.columns import PlanColumns
+from memx_tui.filter import Filter
+from memx_tui.session import Session
+
+LARGE_FIRST = frozenset({"tokens"})
+"""Columns whose first sort puts the largest on top."""
+
+
+def sort_order(columns: PlanColumns, rows: np.ndarray, key: str, descending: bool) -> np.ndarray:
+    """``rows`` sorted by a column; ties keep the ranking; values that are not finite come last."""
+    if key == "rank":
+        return rows[::-1] if descending else rows
+    name = {"time": "time_s", "tokens": "tokens_per_s", "spread": "spread_bytes", "peak": "peak_bytes"}.get(key, key)
+    values = np.asarray(getattr(columns, name), dtype=np.float64)[rows]
+    finite = np.isfinite(values)
+    ranked = np.where(finite, -values if descending else values, np.inf)
+    return rows[np.argsort(ranked, kind="stable")]
+
+
+def empty_words(session: Session, chosen: Filter) -> list[str]:
+    """What stands in the table when no plan does, and what to do about it."""
+    if session.columns is not None and len(session.columns):
+        why = chosen.explain_empty(session.columns, frozenset(session.marks.values()))
+        toggles = [name for name, on in (("f", session.view.fits_only), ("p", session.view.frontier_only)) if on]
+        lines = [f"None of {len(session.columns):,} plans passes the filter."]
+        lines += [why] if why else []
+        lines += [f"{' and '.join(toggles)} also hide plans."] if toggles else []
+        return [*lines, "esc clears the filter."]
+    if session.searching:
+        return ["Searching; the plans appear here when it ends.", "ctrl+c cancels and keeps the best so far."]
+    if session.failure is not None:
+        message = getattr(session.failure, "message", "") or str(session.failure)
+        hint = getattr(session.failure, "hint", "")
+        return [
+            "No plan to show.",
+            *_lines(message),
+            *_lines(hint),
+            "m changes the model, 1 cluster and job; r searches again.",
+        ]
+    if session.cluster is None:
+        return ["No cluster yet.", "1 opens the Cluster screen: take a sample or open a file."]
+    if session.model is None:
+        return ["No model yet.", "m chooses one; batch, sequence and weights are on screen 1."]
+    return ["Ready.", "r searches for plans."]
+
+
+def _lines(text: str, width: int = 74) -> list[str]:
+    return wrap(text, width) if text else []
