@@ -24,12 +24,13 @@ class StageTable:
         forward_s, backward_s: (P, L+1, R) one micro-batch, all virtual chunks together; backward includes recompute.
         memory_bytes: (P, L+1, R) peak of the stage's GPUs, with this skeleton's micro-batches in flight.
         tail_s: (P, L+1) exposed data-parallel communication and optimizer step.
-        capacity_bytes: (P,) the least capacity among the stage's GPUs.
+        capacity_bytes: (P,) the least capacity among the stage's GPUs, less ``reserve_bytes``.
         p2p_s: (P-1,) one-way transfer between stages i and i+1.
         gpus: (P,) GPUs per stage, the weights of the memory variance.
         options: The R recompute strategies, lightest first.
         micro_batches: G. virtual_stages: v. fixed_s: Time per iteration outside the pipeline.
         wrap_s: One-way transfer from the last stage to the first; matters to interleaved schedules only.
+        reserve_bytes: (P,) or one number, what the operator keeps free on every GPU; off ``capacity_bytes`` already.
     """
 
     forward_s: Array
@@ -45,10 +46,16 @@ class StageTable:
     virtual_stages: int = 1
     fixed_s: float = 0.0
     wrap_s: float = 0.0
+    reserve_bytes: Array | float = 0.0
 
     @property
     def stages(self) -> int:
         return int(self.memory_bytes.shape[0])
+
+    @property
+    def whole_bytes(self) -> Array:
+        """(P,) capacity with the reserve: what utilization is a share of."""
+        return self.capacity_bytes + self.reserve_bytes
 
     @property
     def time_s(self) -> Array:

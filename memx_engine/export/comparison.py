@@ -123,13 +123,8 @@ def _plan(name: str, file: PlanFile) -> Document:
 
 
 def _phi(base: PlanFile, file: PlanFile) -> float:
-    """Phi under the base's objective; the file's own where the variance is not that of bytes."""
-    if base.objective == file.objective:
-        return file.phi
-    if base.objective.variance_kind != "bytes":
-        return math.nan
-    estimate = file.estimate
-    return base.objective.phi(estimate.iteration_time_s, estimate.peak_bytes, estimate.memory_variance_bytes2)
+    """Phi under the base's objective."""
+    return file.phi if base.objective == file.objective else base.objective.phi_of(file.estimate)
 
 
 def _time_part(part: str) -> Callable[[PlanFile], float]:

@@ -12,7 +12,7 @@ from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Framework
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import Plan, Recompute, Skeleton, Stage
-from memx_engine.search.bounds import EvenPlan
+from memx_engine.search.bounds import EvenPlan, weighted_variance
 from memx_engine.search.objective import Objective
 from memx_engine.search.solver import Limits, solve
 
@@ -22,6 +22,7 @@ class Assigned:
     """A skeleton's best plan. ``time_s`` by the additive form (by the interleaved estimate where v > 1).
 
     ``worst_fraction`` is the highest memory / capacity over the stages, ``worst_type`` the GPU type of that stage.
+    ``variance_bytes2`` is of the objective's kind, ``spread_bytes2`` always of bytes.
     """
 
     plan: Plan
@@ -33,6 +34,7 @@ class Assigned:
     optimal: bool
     worst_fraction: float
     worst_type: str
+    spread_bytes2: float
 
 
 def assign(
@@ -51,7 +53,8 @@ def assign(
     solution = solve(table, objective, incumbent_phi=incumbent_phi, limits=limits, should_stop=should_stop)
     if solution is None:
         return None
-    used = table.memory_bytes[np.arange(table.stages), solution.layers, solution.options] / table.capacity_bytes
+    memory = table.memory_bytes[np.arange(table.stages), solution.layers, solution.options]
+    used = memory / table.whole_bytes
     plan = build_plan(cluster, model, skeleton, solution.layers, [table.options[r] for r in solution.options])
     return Assigned(
         plan,
@@ -63,6 +66,7 @@ def assign(
         solution.optimal,
         float(used.max()),
         skeleton.placements[int(used.argmax())].gpu_type,
+        weighted_variance(memory, table.gpus),
     )
 
 
@@ -85,6 +89,7 @@ def assign_even(
         False,
         even.worst_fraction,
         skeleton.placements[even.worst_stage].gpu_type,
+        even.spread_bytes2,
     )
 
 

@@ -20,7 +20,10 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class PlanFigures:
-    """The three measures of one plan; ``time_s`` by the additive form."""
+    """The three measures of one plan; ``time_s`` by the additive form.
+
+    ``variance_bytes2`` is a share squared where the variance is of utilization.
+    """
 
     time_s: float
     peak_bytes: float
@@ -33,12 +36,14 @@ class EvenPlan(PlanFigures):
 
     Attributes:
         recompute: One strategy per stage. worst_stage, worst_fraction: The stage with the highest memory / capacity.
+        spread_bytes2: Variance of the memory in bytes, whatever kind ``variance_bytes2`` is of.
     """
 
     layers: tuple[int, ...]
     recompute: tuple[Recompute, ...]
     worst_stage: int
     worst_fraction: float
+    spread_bytes2: float
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,9 @@ def transfer_s(table: StageTable) -> Array:
     return np.asarray(padded[:-1] + padded[1:])
 
 
-def figures(table: StageTable, layers: tuple[int, ...], options: tuple[int, ...]) -> PlanFigures:
+def figures(
+    table: StageTable, layers: tuple[int, ...], options: tuple[int, ...], variance_kind: str = "bytes"
+) -> PlanFigures:
     """The measures of one split and recompute of a 1F1B table; options are indices into ``table.options``."""
     at = (np.arange(table.stages), np.asarray(layers), np.asarray(options))
     time = table.forward_s[at] + table.backward_s[at]
@@ -128,16 +135,22 @@ def figures(table: StageTable, layers: tuple[int, ...], options: tuple[int, ...]
         + table.fixed_s
         + tail
     )
-    mean = float(np.average(memory, weights=table.gpus))
-    return PlanFigures(total, float(memory.max()), float(np.average((memory - mean) ** 2, weights=table.gpus)))
+    measure = memory / table.whole_bytes if variance_kind == "utilization" else memory
+    return PlanFigures(total, float(memory.max()), weighted_variance(measure, table.gpus))
 
 
-def compute_bounds(table: StageTable, *, one_recompute: bool = False) -> Bounds:
+def weighted_variance(values: Array, weights: Array) -> float:
+    """Variance of (P,) values, each counted ``weights`` times."""
+    return float(np.average((values - np.average(values, weights=weights)) ** 2, weights=weights))
+
+
+def compute_bounds(table: StageTable, *, one_recompute: bool = False, variance_kind: str = "bytes") -> Bounds:
     """Bounds of a skeleton.
 
     Args:
         table: The skeleton's table, interleaved or not.
         one_recompute: Every stage must use the same strategy (one setting for the whole job).
+        variance_kind: Of bytes, or of utilization (memory / capacity).
     """
     units = table.virtual_stages
     table = as_1f1b(table)
@@ -147,7 +160,8 @@ def compute_bounds(table: StageTable, *, one_recompute: bool = False) -> Bounds:
     over = least - capacity
     excess = _least_maximum(over, table.layers)
     binding = int(_stage_at(over, excess))
-    utilization = _least_maximum(least / capacity, table.layers)
+    whole = table.whole_bytes[:, None]
+    utilization = _least_maximum(least / whole, table.layers)
     if excess > 0.0 or not np.isfinite(excess):
         inf = float("inf")
         return Bounds(excess, binding, utilization, inf, inf, inf, None)
@@ -163,11 +177,15 @@ def compute_bounds(table: StageTable, *, one_recompute: bool = False) -> Bounds:
     time_s = (table.micro_batches - 1) * period + total + 2.0 * float(table.p2p_s.sum()) + table.fixed_s + tail
     peak = _least_maximum(least, table.layers)
     highest = np.where(fits, memory, -np.inf).max(axis=(1, 2))
-    variance = _least_variance(least[:, 1], highest, table.gpus)
-    return Bounds(excess, binding, utilization, time_s, peak, variance, _even(table, fits, one_recompute, units))
+    scale = table.whole_bytes if variance_kind == "utilization" else np.ones(table.stages)
+    variance = _least_variance(least[:, 1] / scale, highest / scale, table.gpus)
+    even = _even(table, fits, one_recompute, units, variance_kind)
+    return Bounds(excess, binding, utilization, time_s, peak, variance, even)
 
 
-def _even(table: StageTable, fits: NDArray[np.bool_], one_recompute: bool, units: int) -> EvenPlan | None:
+def _even(
+    table: StageTable, fits: NDArray[np.bool_], one_recompute: bool, units: int, variance_kind: str
+) -> EvenPlan | None:
     layers = np.asarray(even_split(table.layers, table.stages))
     usable = fits[np.arange(table.stages), layers, :]
     if one_recompute:
@@ -175,8 +193,9 @@ def _even(table: StageTable, fits: NDArray[np.bool_], one_recompute: bool, units
     if not usable.any(axis=1).all():
         return None
     options = usable.argmax(axis=1)
-    made = figures(table, tuple(layers.tolist()), tuple(options.tolist()))
-    used = table.memory_bytes[np.arange(table.stages), layers, options] / table.capacity_bytes
+    made = figures(table, tuple(layers.tolist()), tuple(options.tolist()), variance_kind)
+    memory = table.memory_bytes[np.arange(table.stages), layers, options]
+    used = memory / table.whole_bytes
     return EvenPlan(
         made.time_s,
         made.peak_bytes,
@@ -185,6 +204,7 @@ def _even(table: StageTable, fits: NDArray[np.bool_], one_recompute: bool, units
         tuple(table.options[r] for r in options),
         int(used.argmax()),
         float(used.max()),
+        weighted_variance(memory, table.gpus),
     )
 
 

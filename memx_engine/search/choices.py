@@ -135,7 +135,7 @@ def build_choices(table: StageTable, variance_kind: str, limits: Limits, *, by_v
 
     measure = np.where(valid, memory, 0.0)
     if variance_kind == "utilization":
-        measure = measure / np.asarray(table.capacity_bytes, dtype=np.float64)[:, None, None]
+        measure = measure / np.asarray(table.whole_bytes, dtype=np.float64)[:, None, None]
     low, high = float(np.where(valid, measure, np.inf).min()), float(measure.max())
     scale = (high - low) or max(abs(high), 1.0)
     form = TimeForm.of(table)

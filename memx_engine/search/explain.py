@@ -71,7 +71,7 @@ def explain_request(
         key=lambda item: (
             item[1].verdict is Verdict.DOES_NOT_FIT,
             max(item[1].worst_gpu.used_fraction, 1.0),
-            _phi(item[1], item[2]),
+            item[2].phi_of(item[1]),
         ),
     )
     return _judge(cluster, model, job, plan, estimate, scale, estimator, result)
@@ -254,7 +254,7 @@ def _judge(
     ]
     if plan.untied:
         reasons.append(Reason("note", "unties the embeddings: first and last stage are of different vendors"))
-    phi = _phi(estimate, scale)
+    phi = scale.phi_of(estimate)
     if result is not None:
         reasons += _against(result, plan, phi, estimate)
     return Explanation(verdict, tuple(reasons), RankedPlan(0, plan, estimate, phi, False))
@@ -300,7 +300,3 @@ def _memory_words(estimate: Estimate, stage: int, plan: Plan) -> str:
         f"needs {gpu.peak_bytes / GIB:.1f} GiB and has {gpu.capacity_bytes / GIB:.1f}: "
         f"{(gpu.peak_bytes - gpu.capacity_bytes) / GIB:.1f} GiB missing ({largest} GiB)"
     )
-
-
-def _phi(estimate: Estimate, scale: Objective) -> float:
-    return scale.phi(estimate.iteration_time_s, estimate.peak_bytes, estimate.memory_variance_bytes2)

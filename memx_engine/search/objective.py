@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memx_engine.errors import InputError
+from memx_engine.plan import Estimate
 
 PROFILES: dict[str, tuple[float, float, float]] = {
     "heterogeneous": (0.4, 0.2, 0.4),
@@ -50,7 +51,11 @@ class References:
 
 @dataclass(frozen=True)
 class Objective:
-    """Phi with its weights and references; ``variance_kind``: ``bytes`` or ``utilization`` (memory / capacity)."""
+    """Phi with its weights and references.
+
+    ``variance_kind``: ``bytes``, or ``utilization``, in which the variance is of memory / capacity and every
+    ``variance_bytes2`` is a share squared.
+    """
 
     weights: Weights
     references: References
@@ -59,6 +64,14 @@ class Objective:
     def phi(self, time_s: float, peak_bytes: float, variance_bytes2: float) -> float:
         """Phi of one plan; 1.0 at the references."""
         return float(self.phi_array(np.array(time_s), np.array(peak_bytes), np.array(variance_bytes2)))
+
+    def phi_of(self, estimate: Estimate) -> float:
+        """Phi of what is predicted of a plan, with its iteration time by events."""
+        return self.phi(estimate.iteration_time_s, estimate.peak_bytes, self.variance_of(estimate))
+
+    def variance_of(self, estimate: Estimate) -> float:
+        """Variance of the plan's memory in this objective's kind."""
+        return estimate.memory_variance_bytes2 if self.variance_kind == "bytes" else utilization_variance(estimate)
 
     def phi_array(
         self, time_s: NDArray[np.float64], peak_bytes: NDArray[np.float64], variance: NDArray[np.float64]
@@ -71,6 +84,14 @@ class Objective:
             + w.variance * np.log((variance + ref.epsilon_bytes2) / (ref.variance_bytes2 + ref.epsilon_bytes2))
         )
         return np.asarray(np.exp(log_phi))
+
+
+def utilization_variance(estimate: Estimate) -> float:
+    """Variance of memory / capacity over the plan's GPUs; a stage counts with the least capacity of its GPUs."""
+    capacity: dict[int, int] = {}
+    for gpu in estimate.gpus:
+        capacity[gpu.stage] = min(gpu.capacity_bytes, capacity.get(gpu.stage, gpu.capacity_bytes))
+    return float(np.var([gpu.peak_bytes / capacity[gpu.stage] for gpu in estimate.gpus]))
 
 
 # The command line's words beside the profiles' own names.
@@ -136,20 +157,29 @@ def choose_weights(best_margin: float, heterogeneity: float) -> Weights:
 
 
 def compute_references(
-    times_s: Sequence[float], peaks_bytes: Sequence[float], variances_bytes2: Sequence[float], *, rule: str = "memx"
+    times_s: Sequence[float],
+    peaks_bytes: Sequence[float],
+    variances_bytes2: Sequence[float],
+    *,
+    rule: str = "memx",
+    utilizations: Sequence[float] | None = None,
 ) -> References:
     """Scales of the three terms: medians over the skeletons' even-split plans, and the floor of the variance.
 
     The paper's floor, 1 % of the reference variance (rule ``paper``), lets a plan of zero variance buy almost any
     slowdown; the default adds the square of 10 % of the reference peak. ValueError when the sequences are empty.
+
+    Args:
+        utilizations: The peaks as shares of capacity, where the variances are of shares; the floor is then of these.
     """
     if not times_s:
         raise ValueError("no plan to take references from")
     time_s, peak, variance = (float(np.median(np.asarray(x))) for x in (times_s, peaks_bytes, variances_bytes2))
     floor = 0.01 * variance
     if rule == "memx":
-        floor = max(floor, (0.1 * peak) ** 2)
+        level = peak if utilizations is None else float(np.median(np.asarray(utilizations)))
+        floor = max(floor, (0.1 * level) ** 2)
     elif rule != "paper":
         raise ValueError(f"epsilon rule {rule!r} is not known (memx, paper)")
-    # One byte squared keeps Phi finite where every plan has equal memory everywhere.
-    return References(time_s, peak, variance, max(floor, 1.0))
+    # One byte squared, or as small a share, keeps Phi finite where every plan has equal memory everywhere.
+    return References(time_s, peak, variance, max(floor, 1.0 if utilizations is None else 1e-12))

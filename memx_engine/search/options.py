@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memx_engine.errors import InputError
-from memx_engine.search.objective import Weights
+from memx_engine.search.objective import Objective, Weights
 from memx_engine.search.prune import TIME_RULES
+
+VARIANCE_KINDS = ("bytes", "utilization")
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,9 @@ class SearchOptions:
         time_limit_s: Stop then and return the best so far, at least one plan; None searches everything.
         seed, threads: Part of every search's record; this search uses no randomness and one thread.
         rescored: How many skeleton optima are ordered by event time (K).
+        variance_kind: ``bytes``, or ``utilization``: the variance is of each GPU's memory / capacity.
+        objective: Weights and references that are given, such as another search's, so that Phi compares with its; the
+            other fields' weights, epsilon rule and variance kind then do not count.
         time_rule: ``corner`` or ``paper``. epsilon_rule: ``memx`` or ``paper``.
     """
 
@@ -30,6 +35,8 @@ class SearchOptions:
     rescored: int = 64
     time_rule: str = "corner"
     epsilon_rule: str = "memx"
+    variance_kind: str = "bytes"
+    objective: Objective | None = None
 
     def __post_init__(self) -> None:
         if self.top < 1:
@@ -38,3 +45,7 @@ class SearchOptions:
             raise InputError(f"time limit {self.time_limit_s:g} s must be positive", where="--time-limit")
         if self.time_rule not in TIME_RULES:
             raise InputError(f"time rule {self.time_rule!r} is not known", hint=f"use one of {', '.join(TIME_RULES)}")
+        if self.variance_kind not in VARIANCE_KINDS:
+            raise InputError(
+                f"variance {self.variance_kind!r} is not known", hint=f"use one of {', '.join(VARIANCE_KINDS)}"
+            )

@@ -54,6 +54,7 @@ def rank(
     time_s = np.array([a.time_s for a in pool])
     peak = np.array([a.peak_bytes for a in pool])
     variance = np.array([a.variance_bytes2 for a in pool])
+    spread = np.array([a.spread_bytes2 for a in pool])
     estimates: dict[int, Estimate] = {}
     wanted = list(range(count, len(pool))) or [0]
     while wanted:
@@ -63,7 +64,7 @@ def rank(
             estimates[i] = estimator.estimate(pool[i].plan)
             time_s[i] = estimates[i].iteration_time_s
             peak[i] = estimates[i].peak_bytes
-            variance[i] = estimates[i].memory_variance_bytes2
+            variance[i], spread[i] = objective.variance_of(estimates[i]), estimates[i].memory_variance_bytes2
         phi = objective.phi_array(time_s, peak, variance)
         order = np.lexsort((np.arange(count), variance[:count], peak[:count], time_s[:count], phi[:count]))
         front = pareto_mask(time_s, peak, variance)
@@ -77,7 +78,7 @@ def rank(
         plans=tuple(found[int(i)].plan for i in order),
         time_s=time_s[order],
         peak_bytes=peak[order],
-        variance_bytes2=variance[order],
+        variance_bytes2=spread[order],
         phi=phi[order],
         worst_fraction=np.array([found[int(i)].worst_fraction for i in order]),
         worst_type=tuple(found[int(i)].worst_type for i in order),

@@ -33,7 +33,8 @@ class PlanTable:
 
     Rows with ``by_events`` carry event times: the rescored head, and members of the front wherever they rank. The
     others carry the additive time, an upper bound (for interleaved plans an estimate). A large search keeps the even
-    split of skeletons that are proven not to be among the best.
+    split of skeletons that are proven not to be among the best. ``variance_bytes2`` is of bytes, also where the
+    objective's kind is utilization.
     ``worst_fraction`` is the highest peak / capacity over the plan's GPUs, ``worst_type`` the type of that GPU.
     """
 

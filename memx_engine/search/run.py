@@ -109,6 +109,7 @@ class _Search:
         self.cancelled = False
         self.timed_out = False
         self.one_recompute = job.framework is Framework.MEGATRON
+        self.variance_kind = options.objective.variance_kind if options.objective else options.variance_kind
         self.counts = PruneCounts()
         self.plans_covered = 0
         self.recompute: dict[Recompute, None] = {}
@@ -156,7 +157,7 @@ class _Search:
                 break
             skeleton = skeletons[i]
             table = self.tables.get(skeleton, keep=True)
-            bounds = compute_bounds(table, one_recompute=self.one_recompute)
+            bounds = compute_bounds(table, one_recompute=self.one_recompute, variance_kind=self.variance_kind)
             self.recompute |= dict.fromkeys(table.options)
             self.plans_covered += count_plans(table, one_recompute=self.one_recompute)
             if self.nearest is None or bounds.excess_bytes < self.nearest[1].excess_bytes:
@@ -170,18 +171,24 @@ class _Search:
         self.bounded = [(skeletons[i], bounded[i]) for i in sorted(fitting)]
 
     def _objective(self) -> Objective:
+        if self.options.objective is not None:
+            return self.options.objective
         evens = [b.even for _, b in self.bounded if b.even is not None]
         # Where no even split fits, the skeletons' bounds give the scale.
         figures: list[PlanFigures] = [*evens] or [
             PlanFigures(b.time_s, b.peak_bytes, b.variance_bytes2) for _, b in self.bounded
+        ]
+        shares = [b.even.worst_fraction for _, b in self.bounded if b.even is not None] or [
+            b.utilization for _, b in self.bounded
         ]
         references = compute_references(
             [f.time_s for f in figures],
             [f.peak_bytes for f in figures],
             [f.variance_bytes2 for f in figures],
             rule=self.options.epsilon_rule,
+            utilizations=shares if self.variance_kind == "utilization" else None,
         )
-        return Objective(self.options.weights or self._auto_weights(), references)
+        return Objective(self.options.weights or self._auto_weights(), references, self.variance_kind)
 
     def _ceiling(self, objective: Objective) -> float:
         """The N-th best Phi of the skeletons' even splits: a limit to start with."""
@@ -245,7 +252,7 @@ class _Search:
 
         Estimates of interleaved plans may be too low, so events decide among the candidates.
         """
-        by_time = Objective(Weights("time", 1.0, 0.0, 0.0), objective.references)
+        by_time = replace(objective, weights=Weights("time", 1.0, 0.0, 0.0))
         plain = [a for a in self.found if a.plan.skeleton.virtual_stages == 1]
         best = min(plain, key=lambda a: (a.time_s, a.peak_bytes), default=None)
         others: list[Assigned] = []

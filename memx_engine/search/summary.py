@@ -33,7 +33,7 @@ def certificate(
     known = complete and lower > 0.0 and all(a.lower_bound_phi > 0.0 for a in solved)
     shown = head[0]
     least = objective.phi(
-        shown.estimate.lower_bound_s, shown.estimate.peak_bytes, shown.estimate.memory_variance_bytes2
+        shown.estimate.lower_bound_s, shown.estimate.peak_bytes, objective.variance_of(shown.estimate)
     )
     return Certificate(
         objective="additive",

@@ -43,6 +43,14 @@ if TYPE_CHECKING:
     help="auto, heterogeneous, safety, throughput, or shares of time, peak and memory spread that sum to 1.",
 )
 @click.option(
+    "--variance",
+    "variance_kind",
+    type=click.Choice(["bytes", "utilization"]),
+    default="bytes",
+    show_default=True,
+    help="Memory spread of bytes, or of each GPU's memory divided by its capacity.",
+)
+@click.option(
     "--top", type=click.IntRange(1, 10_000), default=10, show_default=True, metavar="N", help="Plans to show."
 )
 @click.option(
@@ -62,6 +70,7 @@ def command(
     model: str | None,
     job_file: str | None,
     weights: str,
+    variance_kind: str,
     top: int,
     time_limit: float | None,
     pick: int,
@@ -103,7 +112,12 @@ def command(
         dp_sizes=flags["dp"],
     )
     options = SearchOptions(
-        weights=chosen_weights, top=max(top, pick), time_limit_s=time_limit, seed=seed, threads=threads
+        weights=chosen_weights,
+        top=max(top, pick),
+        time_limit_s=time_limit,
+        seed=seed,
+        threads=threads,
+        variance_kind=variance_kind,
     )
     result = run_search(loaded, options, stored_estimator(*loaded, workspace))
     if pick > result.feasible:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -86,13 +85,8 @@ def _page(columns: Sequence[int], files: Sequence[PlanFile], style: Style) -> li
 
 
 def phi_under(base: PlanFile, file: PlanFile) -> float:
-    """The objective of ``file``'s plan as ``base`` weighs it; NaN where that needs more than bytes."""
-    if file.objective == base.objective:
-        return file.phi
-    if base.objective.variance_kind != "bytes":
-        return math.nan
-    e = file.estimate
-    return base.objective.phi(e.iteration_time_s, e.peak_bytes, e.memory_variance_bytes2)
+    """The objective of ``file``'s plan as ``base`` weighs it."""
+    return file.phi if file.objective == base.objective else base.objective.phi_of(file.estimate)
 
 
 def _dimensions(file: PlanFile) -> str:
