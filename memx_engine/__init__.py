@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from memx_engine.inputs.cluster_file import parse_cluster as parse_cluster
     from memx_engine.inputs.cluster_file import sample_clusters as sample_clusters
     from memx_engine.inputs.cluster_file import validate_cluster_text as validate_cluster_text
+    from memx_engine.inputs.job import Attention as Attention
     from memx_engine.inputs.job import Job as Job
     from memx_engine.inputs.job_file import resolve_job as resolve_job
     from memx_engine.inputs.model import TransformerSpec as TransformerSpec
@@ -74,7 +75,6 @@ if TYPE_CHECKING:
     from memx_engine.profile.design import design_document as design_document
     from memx_engine.profile.design import design_profile as design_profile
     from memx_engine.profile.impact import Impact as Impact
-    from memx_engine.profile.impact import Trend as Trend
     from memx_engine.profile.importers.exporting import EXPORTS as EXPORTS
     from memx_engine.profile.importers.exporting import export_table as export_table
     from memx_engine.profile.importers.reading import FileImport as FileImport
@@ -107,6 +107,9 @@ if TYPE_CHECKING:
     from memx_engine.profile.runners.testbed import parse_testbed as parse_testbed
     from memx_engine.profile.store import MeasurementStore as MeasurementStore
     from memx_engine.profile.store import MemoryStore as MemoryStore
+    from memx_engine.profile.trends import Trend as Trend
+    from memx_engine.profile.trends import attention_doubt as attention_doubt
+    from memx_engine.profile.trends import measured_trends as measured_trends
     from memx_engine.search.explain import Explanation as Explanation
     from memx_engine.search.explain import PlanRequest as PlanRequest
     from memx_engine.search.explain import Reason as Reason
@@ -157,7 +160,10 @@ _HOMES = {
         "sample_clusters",
         "validate_cluster_text",
     ),
-    "inputs.job": ("Job",),
+    "inputs.job": (
+        "Attention",
+        "Job",
+    ),
     "inputs.job_file": ("resolve_job",),
     "inputs.model": ("TransformerSpec",),
     "inputs.model_file": ("load_model", "model_presets"),
@@ -178,7 +184,7 @@ _HOMES = {
     ),
     "predict.calibrated": ("Calibrated",),
     "profile.design": ("DesignSummary", "ProfileDesign", "design_document", "design_profile"),
-    "profile.impact": ("Impact", "Trend"),
+    "profile.impact": ("Impact",),
     "profile.importers.exporting": ("EXPORTS", "export_table"),
     "profile.importers.reading": ("FileImport", "Reasons", "import_document", "import_file"),
     "profile.loop": ("ProfileOptions", "refuse_without_resume", "run_profile"),
@@ -192,6 +198,7 @@ _HOMES = {
     "profile.runners.ssh": ("SshOptions", "SshRunner"),
     "profile.runners.testbed": ("TestbedRunner", "parse_testbed"),
     "profile.store": ("MeasurementStore", "MemoryStore"),
+    "profile.trends": ("Trend", "attention_doubt", "measured_trends"),
     "search.explain": ("Explanation", "PlanRequest", "Reason", "explain_plan", "explain_request"),
     "search.objective": ("Objective", "References", "Weights", "parse_weights"),
     "search.result": ("Certificate", "PlanTable", "PruneCounts", "RankedPlan", "SearchProgress", "SearchResult"),

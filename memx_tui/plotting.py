@@ -138,6 +138,37 @@ def draw_pareto(
     return _read_back(text, width, height, int(finite.sum() - inside.sum()), glyphs)
 
 
+def draw_line(x: Sequence[float], y: Sequence[float], width: int, height: int, glyphs: Glyphs = UNICODE) -> list[str]:
+    """A small plot of measured points over their least-squares straight line, as ``height`` lines of ``width`` cells.
+
+    The vertical axis starts at 0, so that a metric that hardly moves looks like one.
+    """
+    if width < MIN_WIDTH or height < MIN_HEIGHT or len(x) < 2:
+        return list(_blank("", width, height).lines)
+    import plotext as plt
+
+    slope, start = np.polyfit(x, y, 1)
+    x_low, x_high, y_high = min(x), max(x), max(y) * 1.1 or 1.0
+    pad = 0.05 * (x_high - x_low) or 1.0
+    plt.clear_figure()
+    plt.limit_size(False, False)
+    plt.plot_size(width, height)
+    plt.theme("clear")
+    plt.xlim(x_low - pad, x_high + pad)
+    plt.ylim(0.0, y_high)
+    x_ticks, y_ticks = nice_ticks(x_low, x_high, max(2, width // 10)), nice_ticks(0.0, y_high, max(1, height // 3))
+    plt.xticks(x_ticks, _tick_labels(x_ticks))
+    plt.yticks(y_ticks, _tick_labels(y_ticks))
+    along = np.linspace(x_low, x_high, width)
+    on = start + slope * along
+    inside = (on >= 0.0) & (on <= y_high)
+    plt.scatter(along[inside].tolist(), on[inside].tolist(), marker=_stand_in("-"))
+    plt.scatter(list(x), list(y), marker=_stand_in("@"))
+    text = plt.uncolorize(plt.build())
+    plt.clear_figure()
+    return list(_read_back(text, width, height, 0, glyphs).lines)
+
+
 def _stand_in(role: str) -> str:
     """A private character for a role, so that what plotext drew can be told from its frame and labels."""
     return chr(0xE000 + ord(role))

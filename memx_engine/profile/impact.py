@@ -1,16 +1,13 @@
-"""Judging what was measured: amplitudes of the ablation, high or low impact, straight lines or not."""
+"""Judging what was measured: amplitudes of the ablation, high or low impact."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from memx_engine.measurement import Measurement, Outcome, Point
 
 THRESHOLD = 0.05
-LINEAR_R2 = 0.95
-CONSTANT_AMPLITUDE = 0.02
 
 Measured = Callable[[Point], Measurement | None]
 Predicted = Callable[[Point], float]
@@ -42,24 +39,6 @@ class Impact:
     @property
     def high(self) -> bool:
         return self.largest > self.threshold
-
-
-@dataclass(frozen=True)
-class Trend:
-    """How straight the line of one numeric parameter is: ``linear`` (R² > 0.95), ``constant`` or ``not linear``."""
-
-    gpu_type: str
-    parameter: str
-    metric: str
-    points: int
-    r_squared: float
-    amplitude: float
-
-    @property
-    def verdict(self) -> str:
-        if self.amplitude < CONSTANT_AMPLITUDE:
-            return "constant"
-        return "linear" if self.r_squared > LINEAR_R2 else "not linear"
 
 
 def amplitude(values: Sequence[float]) -> float | None:
@@ -97,42 +76,3 @@ def judge(
         threshold,
         predicted=True,
     )
-
-
-def r_squared(x: Sequence[float], y: Sequence[float]) -> float:
-    """Share of the variance of ``y`` that a straight line over ``x`` explains; 1 where ``y`` does not vary."""
-    n = len(x)
-    mean_x, mean_y = sum(x) / n, sum(y) / n
-    sxx = sum((a - mean_x) ** 2 for a in x)
-    syy = sum((b - mean_y) ** 2 for b in y)
-    sxy = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    if syy <= 0.0 or sxx <= 0.0:
-        return 1.0
-    return sxy * sxy / (sxx * syy)
-
-
-def trends(gpu_type: str, dense: Mapping[str, Sequence[tuple[int, Point]]], measured: Measured) -> tuple[Trend, ...]:
-    """One line per numeric parameter and metric with at least three measured points.
-
-    Micro-batches count by their logarithm against throughput (tokens per second), as in the paper's table 2.
-    """
-    out: list[Trend] = []
-    for name, pairs in dense.items():
-        found = [
-            (value, point, m)
-            for value, point in pairs
-            if (m := measured(point)) is not None and m.outcome is Outcome.OK
-        ]
-        lines: list[tuple[str, list[tuple[float, float]]]] = [
-            ("memory", [(float(v), float(p)) for v, _, m in found if (p := peak_bytes(m)) is not None])
-        ]
-        if name == "micro_batch":
-            rates = [(math.log2(v), p.micro_batch * p.seq_len / t) for v, p, m in found if (t := m.time_s)]
-            lines.append(("throughput over log2", rates))
-        else:
-            lines.append(("time", [(float(v), t) for v, _, m in found if (t := m.time_s)]))
-        for metric, line in lines:
-            if len(line) >= 3:
-                x, y = [a for a, _ in line], [b for _, b in line]
-                out.append(Trend(gpu_type, name, metric, len(line), r_squared(x, y), amplitude(y) or 0.0))
-    return tuple(out)

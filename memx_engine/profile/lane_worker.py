@@ -11,11 +11,12 @@ from memx_engine.errors import CancelledError
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.measurement import Measurement, Outcome, Point
 from memx_engine.profile.design import PlannedPoint, TypeDesign
-from memx_engine.profile.impact import Impact, Trend, peak_bytes, trends
+from memx_engine.profile.impact import Impact, peak_bytes
 from memx_engine.profile.progress import EventKind, Pace, TypeProgress, TypeState
 from memx_engine.profile.result import TypeResult
 from memx_engine.profile.runner import Lane, LaneLostError, LaneState, ProfileError, Runner
 from memx_engine.profile.store import MeasurementStore
+from memx_engine.profile.trends import Trend, trends
 from memx_engine.units import gib
 
 _POLL_S = 0.1

@@ -7,8 +7,9 @@ from typing import Any
 
 from memx_engine.measurement import Truth
 from memx_engine.plan import Provenance
-from memx_engine.profile.impact import Impact, Trend
+from memx_engine.profile.impact import Impact
 from memx_engine.profile.progress import TypeProgress, TypeState
+from memx_engine.profile.trends import Trend
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,10 @@ def _type_document(result: TypeResult) -> dict[str, Any]:
                 "points": t.points,
                 "r_squared": t.r_squared,
                 "amplitude": t.amplitude,
-                "verdict": t.verdict,
+                "exponent": t.exponent,
+                "verdict": t.verdict.value,
+                "done": t.done,
+                "values": [list(pair) for pair in t.values],
             }
             for t in result.trends
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,20 @@ from memx_tui.text.plan_view import cluster_line, job_line
 from memx_tui.text.style import Style
 
 if TYPE_CHECKING:
-    from memx_engine import Cluster, DesignSummary, Impact, Job, ProfileDesign, ProfileResult, TransformerSpec
+    from memx_engine import (
+        Attention,
+        Cluster,
+        DesignSummary,
+        Impact,
+        Job,
+        ProfileDesign,
+        ProfileResult,
+        TransformerSpec,
+        Trend,
+    )
+
+_DRAWN = (("micro_batch", "throughput"), ("micro_batch", "memory"), ("seq_len", "time"), ("kv_heads", "time"))
+_TWO_ACROSS, _WIDEST, _PLOT_HEIGHT = 76, 58, 9
 
 Inputs = tuple["Cluster", "TransformerSpec", "Job"]
 
@@ -70,7 +84,7 @@ def _crossed(rows: Sequence[DesignSummary]) -> str:
 
 def result_text(result: ProfileResult, inputs: Inputs, where: str, folder: Path, style: Style) -> str:
     """The end of a run: counts per type, amplitudes with their verdicts, how straight the lines are, what next."""
-    cluster, model, _ = inputs
+    cluster, model, job = inputs
     types = [t.progress for t in result.types]
     columns = [
         Column("type", [t.gpu_type for t in types], shrink=12),
@@ -94,8 +108,10 @@ def result_text(result: ProfileResult, inputs: Inputs, where: str, folder: Path,
     for name, why in result.excluded:
         lines.extend(style.wrap(f"{name}: left out, {why}", "   ", first=" - "))
     lines.extend(["", *impact_block(result, style)])
-    if any(t.trends for t in result.types):
-        lines.extend(["", *trend_block(result, style)])
+    for outcome in result.types:
+        if outcome.trends:
+            lines.extend(["", *trend_block(outcome.trends, job.attention, style)])
+            lines.extend(["", *trend_plots(outcome.trends, style)])
     words = f"kept in {folder}; memx-tui profile with --resume goes on from there and measures nothing twice"
     return "\n".join([*lines, "", style.section("Kept"), *style.wrap(words, " ")])
 
@@ -130,20 +146,58 @@ def _impact_words(impact: Impact | None) -> str:
     )
 
 
-def trend_block(result: ProfileResult, style: Style) -> list[str]:
-    """How straight the lines of the numeric parameters are on the representative type."""
-    rows = [trend for t in result.types for trend in t.trends]
+def trend_block(trends: Sequence[Trend], attention: Attention, style: Style) -> list[str]:
+    """How metrics follow the numeric parameters, and what interpolation makes of it."""
+    from memx_engine import attention_doubt
+
     columns = [
-        Column("parameter", [t.parameter for t in rows]),
-        Column("metric", [t.metric for t in rows]),
-        Column("points", [str(t.points) for t in rows], right=True),
-        Column("R2", [f"{t.r_squared:.3f}" for t in rows], right=True),
-        Column("amplitude", [numbers.percent(t.amplitude) for t in rows], right=True),
-        Column("verdict", [t.verdict for t in rows]),
+        Column("parameter", [t.parameter for t in trends]),
+        Column("metric", [t.metric for t in trends]),
+        Column("points", [str(t.points) for t in trends], right=True, drop=2),
+        Column("R2", [f"{t.r_squared:.3f}" for t in trends], right=True),
+        Column("slope", ["-" if t.exponent is None else f"{t.exponent:.2f}" for t in trends], right=True),
+        Column("amplitude", [numbers.percent(t.amplitude) for t in trends], right=True),
+        Column("trend", [t.verdict.value for t in trends]),
+        Column("interpolation", [t.done for t in trends], shrink=16, drop=1),
     ]
-    caption = "linear: R2 of a straight line above 0.95; constant: amplitude below 2 %"
-    return [
-        style.section(f"Straight lines? measured on {rows[0].gpu_type}"),
+    caption = (
+        "R2: of one straight line (throughput: over log2), strong linear above 0.95; slope: of the logarithms, above 1 "
+        "is superlinear; constant: amplitude below 2 %"
+    )
+    lines = [
+        style.section(f"Trends, measured on {trends[0].gpu_type}"),
         *table(columns, style),
         *style.wrap(caption, " "),
     ]
+    doubt = attention_doubt(trends, attention)
+    return [*lines, *style.wrap(f"warning: {doubt}", "   ", first=" - ")] if doubt else lines
+
+
+def trend_plots(trends: Sequence[Trend], style: Style) -> list[str]:
+    """Small plots of the paper's figure 3, two beside each other where the width allows; empty where none is there."""
+    from memx_tui import glyphs
+    from memx_tui.plotting import draw_line
+
+    by_name = {(t.parameter, t.metric): t for t in trends}
+    shown = [by_name[name] for name in _DRAWN if name in by_name]
+    if not shown:
+        return []
+    across = 2 if style.width >= _TWO_ACROSS else 1
+    width = min(style.width // across - 2, _WIDEST)
+    drawn = []
+    for t in shown:
+        x = [math.log2(a) if t.logarithmic else a for a, _ in t.values]
+        y, unit = _scaled([b for _, b in t.values], t.metric)
+        name = f"log2 {t.parameter}" if t.logarithmic else t.parameter
+        plot = draw_line(x, y, width, _PLOT_HEIGHT, glyphs.UNICODE if style.unicode else glyphs.ASCII)
+        drawn.append((f" {name}: {t.metric}, {unit}; {t.verdict.value}"[:width].ljust(width), *plot))
+    lines = [style.section(f"Measured points and a straight line, {trends[0].gpu_type}")]
+    for at in range(0, len(drawn), across):
+        lines += ["  ".join(cells).rstrip() for cells in zip(*drawn[at : at + across], strict=True)]
+    return lines
+
+
+def _scaled(values: Sequence[float], metric: str) -> tuple[list[float], str]:
+    if metric == "memory":
+        return [v / 2**30 for v in values], "GiB"
+    return ([v * 1e3 for v in values], "ms") if metric == "time" else (list(values), "tokens/s")

@@ -3,11 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from memx_engine.measurement import Measurement, Outcome, Point
-from memx_engine.profile.impact import Impact, Trend, amplitude, judge, peak_bytes, r_squared, trends
+from memx_engine.profile.impact import Impact, amplitude, judge, peak_bytes
 from tests.builders import make_model
 from tests.profile.fakes import ok
 
@@ -51,35 +49,3 @@ def test_what_was_handed_out_counts_before_what_was_reserved() -> None:
     assert peak_bytes(m) == 3
     assert peak_bytes(replace(m, peak_allocated_bytes=None)) == 5
     assert peak_bytes(replace(m, peak_allocated_bytes=None, peak_reserved_bytes=None)) is None
-
-
-@given(st.floats(-1e3, 1e3), st.floats(0.1, 1e3), st.integers(3, 9))
-def test_a_straight_line_has_r_squared_one(start: float, slope: float, count: int) -> None:
-    x = [float(i) for i in range(count)]
-    assert r_squared(x, [start + slope * v for v in x]) == pytest.approx(1.0, abs=1e-6)
-
-
-def test_r_squared_of_a_parabola() -> None:
-    # y = x² over 0..4, by hand: sxy = 40, sxx = 10, syy = 174, and 40² / (10·174) = 0.9195.
-    assert r_squared([0, 1, 2, 3, 4], [0, 1, 4, 9, 16]) == pytest.approx(1600 / 1740)
-    assert r_squared([1, 2, 3], [5, 5, 5]) == 1.0
-
-
-def test_trends_of_layers_and_micro_batches() -> None:
-    dense = {
-        "layers": [(n, replace(POINT, layers=n)) for n in range(2, 9)],
-        "micro_batch": [(b, replace(POINT, micro_batch=b)) for b in (1, 2, 4, 8, 16)],
-        "seq_len": [(512, replace(POINT, seq_len=512)), (1024, POINT)],
-    }
-    found = {(t.parameter, t.metric): t for t in trends("gpu", dense, ok)}
-    assert found["layers", "memory"].verdict == found["layers", "time"].verdict == "linear"
-    assert found["layers", "time"].points == 7
-    # The fake's time grows with the micro-batch, so its throughput is flat.
-    assert found["micro_batch", "throughput over log2"].verdict == "constant"
-    assert not any(name == "seq_len" for name, _ in found)
-
-
-def test_verdicts() -> None:
-    assert Trend("g", "p", "time", 5, 0.96, 0.5).verdict == "linear"
-    assert Trend("g", "p", "time", 5, 0.95, 0.5).verdict == "not linear"
-    assert Trend("g", "p", "time", 5, 0.99, 0.01).verdict == "constant"
