@@ -190,7 +190,7 @@ def trend_plots(trends: Sequence[Trend], style: Style) -> list[str]:
         y, unit = _scaled([b for _, b in t.values], t.metric)
         name = f"log2 {t.parameter}" if t.logarithmic else t.parameter
         plot = draw_line(x, y, width, _PLOT_HEIGHT, glyphs.UNICODE if style.unicode else glyphs.ASCII)
-        drawn.append((f" {name}: {t.metric}, {unit}; {t.verdict.value}"[:width].ljust(width), *plot))
+        drawn.append((f" {name}: {unit}; {t.verdict.value}"[:width].ljust(width), *plot))
     lines = [style.section(f"Measured points and a straight line, {trends[0].gpu_type}")]
     for at in range(0, len(drawn), across):
         lines += ["  ".join(cells).rstrip() for cells in zip(*drawn[at : at + across], strict=True)]
@@ -199,5 +199,5 @@ def trend_plots(trends: Sequence[Trend], style: Style) -> list[str]:
 
 def _scaled(values: Sequence[float], metric: str) -> tuple[list[float], str]:
     if metric == "memory":
-        return [v / 2**30 for v in values], "GiB"
-    return ([v * 1e3 for v in values], "ms") if metric == "time" else (list(values), "tokens/s")
+        return [v / 2**30 for v in values], "memory GiB"
+    return ([v * 1e3 for v in values], "time ms") if metric == "time" else (list(values), "tokens/s")
