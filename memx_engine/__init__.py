@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from memx_engine.plan import StagePlacement as StagePlacement
     from memx_engine.plan import Verdict as Verdict
     from memx_engine.predict.calibrated import Calibrated as Calibrated
+    from memx_engine.profile.described import OfCluster as OfCluster
     from memx_engine.profile.design import DesignSummary as DesignSummary
     from memx_engine.profile.design import ProfileDesign as ProfileDesign
     from memx_engine.profile.design import design_document as design_document
@@ -184,6 +185,7 @@ _HOMES = {
     ),
     "predict.calibrated": ("Calibrated",),
     "profile.design": ("DesignSummary", "ProfileDesign", "design_document", "design_profile"),
+    "profile.described": ("OfCluster",),
     "profile.impact": ("Impact",),
     "profile.importers.exporting": ("EXPORTS", "export_table"),
     "profile.importers.reading": ("FileImport", "Reasons", "import_document", "import_file"),

@@ -90,6 +90,8 @@ class Measurement:
         truth, truth_name: Kind of ground, and which (``testbed:0``, ``cpu``).
         started_at: Seconds since the epoch, UTC. duration_s: What the measurement cost, in the truth's own time.
         detail: The failure's own words, or why a point was skipped and by which bound.
+        described: Fingerprint of the device as the cluster file described it (:mod:`memx_engine.profile.described`);
+            empty until it is stored for a cluster.
     """
 
     point: Point
@@ -112,6 +114,7 @@ class Measurement:
     started_at: float = 0.0
     duration_s: float = 0.0
     detail: str = ""
+    described: str = ""
 
     @property
     def time_s(self) -> float | None:

@@ -18,7 +18,7 @@ from memx_engine.errors import MemxError
 from memx_engine.lockfile import Holder, LockFile, read_holder
 from memx_engine.measurement import Measurement
 from memx_engine.profile.records import measurement_from_document, measurement_to_document
-from memx_engine.profile.store import ImportedRow
+from memx_engine.profile.store import Accept, ImportedRow
 
 FILE_NAME = "memx.sqlite"
 LOCK_NAME = "memx.lock"
@@ -42,8 +42,18 @@ def _version_1(db: sqlite3.Connection) -> None:
     db.execute("CREATE TABLE note (name TEXT PRIMARY KEY, document TEXT NOT NULL)")
 
 
-MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_version_1,)
+def _version_2(db: sqlite3.Connection) -> None:
+    """Measurements say which described device they were made on, which a reader of version 1 does not understand.
+
+    For those that are there nobody knows it any more: their documents stay as they are.
+    """
+
+
+MIGRATIONS: tuple[Callable[[sqlite3.Connection], None], ...] = (_version_1, _version_2)
 """Step n brings a file of version n to version n + 1; steps are never changed once released."""
+
+READABLE_FROM = 1
+"""The oldest version that can be read as it is: who may not write need not bring a file up to date."""
 
 
 class Workspace:
@@ -95,14 +105,9 @@ class Workspace:
         self._db = db
         with self._guard("read"):
             version = self._check_version()
-        if version < len(MIGRATIONS):
+        if version < READABLE_FROM:
             db.close()
-            new = version == 0
-            raise StorageError(
-                "the workspace is just being made" if new else f"the workspace has the older schema {version}",
-                where=str(self.folder),
-                hint="try again in a moment" if new else "a profile or import with --resume brings it up to date",
-            )
+            raise StorageError("the workspace is just being made", where=str(self.folder), hint="try again in a moment")
         return db
 
     def _storage_error(self, what: str, error: Exception) -> StorageError:
@@ -166,8 +171,8 @@ class Workspace:
             rows = self._db.execute("SELECT truth_name, point_key, outcome FROM measurement ORDER BY id").fetchall()
         return {(truth, key): outcome for truth, key, outcome in rows}
 
-    def latest(self, truth_name: str, keys: Collection[str]) -> dict[str, Measurement]:
-        """The latest measurement of every point key among ``keys`` that this ground has."""
+    def latest(self, truth_name: str, keys: Collection[str], accept: Accept | None = None) -> dict[str, Measurement]:
+        """The latest measurement of every point key among ``keys`` that this ground has and ``accept`` takes."""
         wanted = sorted(keys)
         rows: list[tuple[str]] = []
         with self._guard("read"):
@@ -180,7 +185,7 @@ class Workspace:
                     (truth_name, *some),
                 )
         found = (measurement_from_document(json.loads(document)) for (document,) in rows)
-        return {m.point.key: m for m in found}
+        return {m.point.key: m for m in found if accept is None or accept(m)}
 
     def counts(self) -> dict[tuple[str, str, str], int]:
         """How many measurements there are by (truth name, GPU type, outcome)."""

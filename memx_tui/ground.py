@@ -65,7 +65,7 @@ def find_ground(cluster: Cluster, model: TransformerSpec, job: Job, folder: Path
     Raises:
         StorageError: The workspace cannot be read.
     """
-    from memx_engine import Calibrated, Outcome, Workspace
+    from memx_engine import Calibrated, OfCluster, Outcome, Workspace
 
     if not Workspace.exists(folder):
         return Ground()
@@ -74,7 +74,7 @@ def find_ground(cluster: Cluster, model: TransformerSpec, job: Job, folder: Path
         own = {t.name for t in cluster.gpu_types}
         counts: dict[str, int] = {}
         seen: set[str] = set()
-        for (truth, gpu_type, outcome), count in store.counts().items():
+        for (truth, gpu_type, outcome), count in OfCluster(store, cluster).counts().items():
             if gpu_type in own and outcome != Outcome.SKIPPED.value:
                 counts[truth] = counts.get(truth, 0) + count
                 seen.add(gpu_type)

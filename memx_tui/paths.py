@@ -48,7 +48,10 @@ class Paths:
         return self.data / "workspaces"
 
     def workspace(self, cluster_name: str) -> Path:
-        """The folder for the measurements of the cluster called so; equal names share it."""
+        """The folder for the measurements of the cluster called so.
+
+        Equal names share it: in it, results are told apart by the devices they were made on.
+        """
         plain = re.sub(r"[^A-Za-z0-9_-]+", "-", cluster_name).strip("-")[:48]
         if plain != cluster_name:
             # Names that only differ in what a folder cannot hold must not meet.

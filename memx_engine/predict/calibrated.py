@@ -18,6 +18,7 @@ from memx_engine.plan import Estimate, Plan, Provenance, Recompute, Skeleton
 from memx_engine.predict.calibration import Calibration, calibrate
 from memx_engine.predict.compositions import Composition, Runs, find_runs, fit_compositions, layer_measurements
 from memx_engine.predict.factors import PRIOR_POINTS
+from memx_engine.profile.described import OfCluster
 from memx_engine.profile.importers.columns import Kind
 from memx_engine.profile.store import Store
 
@@ -77,10 +78,12 @@ class Calibrated:
 
     @classmethod
     def of_store(cls, cluster: Cluster, model: TransformerSpec, job: Job, store: Store) -> Calibrated:
-        """The estimator that everything in ``store`` gives: measured points, imported layers and iterations."""
+        """The estimator of all that ``store`` has: the cluster's own points, imported layers and iterations."""
         runs = find_runs(cluster, job, store.imported(Kind.ITERATION.value))
         layers = layer_measurements(cluster, store.imported(Kind.LAYER.value))
-        return cls.fit(cluster, model, job, [*store.measurements(), *layers], runs)
+        own, left_out = OfCluster(store, cluster).sorted_out()
+        runs = replace(runs, left_out=(*runs.left_out, *left_out))
+        return cls.fit(cluster, model, job, [*own, *layers], runs)
 
     @property
     def calibrated(self) -> bool:

@@ -18,6 +18,7 @@ from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Measurement, Outcome, Point
 from memx_engine.profile.costs import START_UP_S, PointCosts
+from memx_engine.profile.described import OfCluster
 from memx_engine.profile.impact import THRESHOLD, Impact, Measured, judge
 from memx_engine.profile.parameters import Parameter, Setting, Value, exhaustive_count, parameters_of, point_of
 from memx_engine.profile.store import MeasurementStore
@@ -164,7 +165,8 @@ class TypeDesign:
 
     def stored(self, store: MeasurementStore, truth_name: str) -> int:
         """How many of the expected points ``store`` already has from this ground, with a result that stands."""
-        found = store.latest(truth_name, [p.point.key for p in self.expected()])
+        own = OfCluster(store, self.costs.cluster)
+        found = own.latest(truth_name, [p.point.key for p in self.expected()])
         return sum(m.outcome in (Outcome.OK, Outcome.OOM, Outcome.TIMEOUT) for m in found.values())
 
     def device_seconds(self, points: Iterable[PlannedPoint]) -> float:

@@ -13,6 +13,7 @@ from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Outcome
+from memx_engine.profile.described import OfCluster
 from memx_engine.profile.design import MAX_POINTS, ProfileDesign, design_profile
 from memx_engine.profile.impact import THRESHOLD
 from memx_engine.profile.lane_worker import LaneRules, LaneWorker, Note, Shared
@@ -121,7 +122,7 @@ def run_profile(
         options.retry_failed,
     )
     gate = threading.Semaphore(options.lanes_at_once) if options.lanes_at_once else None
-    shared = Shared(cluster, runner, store, rules, should_stop, paused, clock, gate)
+    shared = Shared(cluster, runner, OfCluster(store, cluster), rules, should_stop, paused, clock, gate)
     workers = [LaneWorker(d, shared) for d in design.types]
 
     def progress() -> ProfileProgress:
@@ -171,7 +172,7 @@ def _listen(
 def refuse_without_resume(store: MeasurementStore, cluster: Cluster, types: Sequence[str]) -> None:
     """Raise InputError where ``store`` holds measurements of one of ``types``."""
     held = 0
-    for (_, gpu_type, outcome), count in store.counts().items():
+    for (_, gpu_type, outcome), count in OfCluster(store, cluster).counts().items():
         held += count if gpu_type in types and outcome != Outcome.SKIPPED.value else 0
     if held:
         raise InputError(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from memx_engine.measurement import Measurement
+
+Accept = Callable[[Measurement], bool]
 
 
 class MeasurementStore(Protocol):
@@ -21,8 +23,8 @@ class MeasurementStore(Protocol):
         """All measurements in the order they came."""
         ...
 
-    def latest(self, truth_name: str, keys: Collection[str]) -> dict[str, Measurement]:
-        """The latest measurement of every point key among ``keys`` that this ground has."""
+    def latest(self, truth_name: str, keys: Collection[str], accept: Accept | None = None) -> dict[str, Measurement]:
+        """The latest measurement of every point key among ``keys`` that this ground has and ``accept`` takes."""
         ...
 
     def counts(self) -> dict[tuple[str, str, str], int]:
@@ -74,9 +76,10 @@ class MemoryStore:
     def measurements(self) -> Iterator[Measurement]:
         return iter(tuple(self._kept))
 
-    def latest(self, truth_name: str, keys: Collection[str]) -> dict[str, Measurement]:
+    def latest(self, truth_name: str, keys: Collection[str], accept: Accept | None = None) -> dict[str, Measurement]:
         wanted = set(keys)
-        return {m.point.key: m for m in self._kept if m.truth_name == truth_name and m.point.key in wanted}
+        found = (m for m in self._kept if m.truth_name == truth_name and m.point.key in wanted)
+        return {m.point.key: m for m in found if accept is None or accept(m)}
 
     def counts(self) -> dict[tuple[str, str, str], int]:
         return dict(Counter((m.truth_name, m.point.gpu_type, m.outcome.value) for m in self._kept))
