@@ -58,7 +58,7 @@ def build_app(options: dict[str, Any]) -> tuple[MemxApp, bool]:
     paths = find_paths()
     config, config_problems = load_config(paths.config_file)
     problems: list[MemxError] = list(config_problems)
-    start_work(options["workspace"], options["log_level"] or config.log_level)
+    start_work(options["workspace"], options["log_level"] or config.log_level, only_reads=True)
     check_theme(options["theme"])
     overrides = {name: options[name] for name in _JOB_FLAGS if options[name] is not None}
     if options["mbs"] is not None:

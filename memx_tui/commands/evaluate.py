@@ -81,7 +81,7 @@ def command(
     memx-tui evaluate --train single.csv --test multi.csv --calibrate 4 --json
     """
     refuse_unwritable(output, force)
-    start_work(workspace, log_level)
+    start_work(workspace, log_level, only_reads=True)
     from memx_engine import AccuracyOptions, CancelledError, evaluate_predictions
     from memx_tui.progress import CountLine
 

@@ -80,11 +80,11 @@ def command(
             raise InputError(
                 "the plan file already says this", where=", ".join(given), hint="give a plan file or flags, not both"
             )
-        start_work(workspace, log_level)
+        start_work(workspace, log_level, only_reads=True)
         _explain_file(plan, workspace, as_json)
         return
     request = _request(flags, layers, recompute, schedule)
-    start_work(workspace, log_level)
+    start_work(workspace, log_level, only_reads=True)
     from memx_engine import explain_request
 
     loaded = load_inputs(

@@ -163,14 +163,25 @@ def limit_threads(threads: int, *, replace: bool) -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def start_work(workspace: Path | None, log_level: str | None) -> None:
-    """Create the workspace and start the log, in the workspace when there is one."""
+def start_work(workspace: Path | None, log_level: str | None, *, only_reads: bool = False) -> None:
+    """Create the workspace and start the log, in the workspace when there is one.
+
+    Args:
+        only_reads: The verb writes nothing but the log there, so a workspace that cannot be written will do; the log
+            then goes where it goes without a workspace, and that is said.
+
+    Raises:
+        OutputError: The workspace cannot be created, or not be written by a verb that must.
+    """
     from memx_tui.logs import start_logging
     from memx_tui.output import say
     from memx_tui.paths import find_paths
 
-    file = find_paths().log_file
-    if workspace is not None:
+    level, own = log_level or "info", find_paths().log_file
+    problem: OutputError | None
+    if workspace is None:
+        problem = start_logging(own, level)
+    else:
         try:
             workspace.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -179,14 +190,17 @@ def start_work(workspace: Path | None, log_level: str | None) -> None:
                 where=f"--workspace {workspace}",
                 hint="choose a folder that you may write to",
             ) from error
-        if not os.access(workspace, os.W_OK | os.X_OK):
+        writable = os.access(workspace, os.W_OK | os.X_OK)
+        if not writable and not only_reads:
             raise OutputError(
                 "the workspace is read-only",
                 where=f"--workspace {workspace}",
                 hint="choose a folder that you may write to",
             )
-        file = workspace / "memx.log"
-    problem = start_logging(file, log_level or "info")
+        problem = start_logging(workspace / "memx.log", level) if writable else None
+        if not writable or (only_reads and problem is not None):
+            say(f"memx-tui: {workspace} is read-only: it is read, and the log goes to {own}")
+            problem = start_logging(own, level)
     if problem is not None:
         say(f"memx-tui: {problem}")
 

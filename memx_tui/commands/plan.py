@@ -97,7 +97,7 @@ def command(
 
     refuse_unwritable(output, force)
     chosen_weights = parse_weights(weights)
-    start_work(workspace, log_level)
+    start_work(workspace, log_level, only_reads=True)
     loaded = load_inputs(
         cluster,
         model,

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +116,58 @@ def test_planning_reads_beside_a_session_that_writes(tmp_path: Path, capsys: pyt
     with Workspace(tmp_path):
         found, _ = explain(capsys, "--workspace", str(tmp_path))
     assert found["provenance"] == "simulated"
+
+
+def refuse_writing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make ``folder`` look read-only also to root, whom permissions do not stop."""
+    real_access, real_open = os.access, open
+
+    def access(path: Any, mode: int, **more: Any) -> bool:
+        return not (mode & os.W_OK and Path(path).is_relative_to(folder)) and real_access(path, mode, **more)
+
+    def no_open(file: Any, mode: str = "r", *arguments: Any, **more: Any) -> Any:
+        if isinstance(file, str | Path) and Path(file).is_relative_to(folder) and set(mode) & set("wax+"):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(file))
+        return real_open(file, mode, *arguments, **more)
+
+    monkeypatch.setattr(os, "access", access)
+    monkeypatch.setattr("builtins.open", no_open)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["by its permissions", "only by trying"])
+def test_a_read_only_workspace_can_be_planned_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    work = tmp_path / "work"
+    fill(work)
+    there = sorted(work.iterdir())
+    with monkeypatch.context() as patch:
+        refuse_writing(work, patch)
+        if not told:
+            patch.setattr(os, "access", lambda *_arguments, **_more: True)
+        found, err = explain(capsys, "--workspace", str(work))
+        assert found["provenance"] == "simulated"
+        assert f"{work} is read-only: it is read, and the log goes to {find_paths().log_file}" in err
+        planned, err = document(capsys, "plan", *JOB, "--workspace", str(work), "--json")
+        assert planned["provenance"] == "simulated" and "is read-only" in err
+    assert sorted(work.iterdir()) == there
+    assert find_paths().log_file.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting read-only needs root")
+def test_a_workspace_on_a_read_only_file_system_can_be_planned_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    work = tmp_path / "work"
+    fill(work)
+    if subprocess.run(["mount", "--bind", str(work), str(work)], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this system does not let root bind-mount")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(work)], check=True)
+        found, err = explain(capsys, "--workspace", str(work))
+        assert found["provenance"] == "simulated" and "is read-only" in err
+        # What must write there says so before it starts.
+        assert run(["profile", *SAMPLE, "--workspace", str(work), "--resume"]) == 2
+        assert "the workspace is read-only" in capsys.readouterr().err
+    finally:
+        subprocess.run(["umount", str(work)], check=False)
