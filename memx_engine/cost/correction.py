@@ -11,11 +11,14 @@ from memx_engine.cost.stage import StageCost
 
 @dataclass(frozen=True)
 class Correction:
-    """One factor per metric, 1 where nothing is known.
+    """One factor per metric, 1 (of ``together`` 0) where nothing is known.
 
     Attributes:
         time: Forward and backward, their tensor-parallel collectives included.
         activations: Activations, logits, work space and buffers: all that the allocator holds beside the states.
+        working, passing, logits: Of these, once more: layers that exist whole while they are recomputed; gradients that
+            pass through and communication buffers; logits.
+        together: Share of the smaller of logits and work space that is held beside the larger; a share, not a factor.
         fragmentation: Reserved over allocated memory (``1 + FRAGMENTATION``).
         context: What the device holds outside the allocator.
     """
@@ -24,6 +27,10 @@ class Correction:
     activations: float = 1.0
     fragmentation: float = 1.0
     context: float = 1.0
+    working: float = 1.0
+    passing: float = 1.0
+    logits: float = 1.0
+    together: float = 0.0
 
 
 UNCORRECTED = Correction()
@@ -69,9 +76,11 @@ def _memory(memory: StageMemory, c: Correction) -> StageMemory:
         input_bytes=memory.input_bytes * c.activations,
         per_flight_bytes=memory.per_flight_bytes * c.activations,
         head_bytes=memory.head_bytes * c.activations,
-        logits_bytes=memory.logits_bytes * c.activations,
-        transient_bytes=memory.transient_bytes * c.activations,
-        buffers_bytes=memory.buffers_bytes * c.activations,
+        logits_bytes=memory.logits_bytes * c.activations * c.logits,
+        transient_bytes=memory.transient_bytes * c.activations * c.passing,
+        buffers_bytes=memory.buffers_bytes * c.activations * c.passing,
+        working_factor=memory.working_factor * c.working,
+        together=min(memory.together + c.together, 1.0),
         fragmentation=max((1 + memory.fragmentation) * c.fragmentation - 1, 0.0),
         context_bytes=memory.context_bytes * c.context,
     )

@@ -33,7 +33,9 @@ class StageMemory:
     """Everything but the number of layers, their recompute and the micro-batches in flight.
 
     ``whole_bytes`` to ``input_bytes`` are per layer and micro-batch, ``per_flight_bytes`` per micro-batch in flight.
-    ``fragmentation`` is the share of everything but the context that is lost to it.
+    ``fragmentation`` is the share of everything but the context that is lost to it. ``working_factor`` scales the
+    layers that exist whole while they are recomputed, and ``together`` is the share of the smaller of logits and work
+    space that is held beside the larger: 0 where each reuses what the other freed.
     """
 
     state: StateBytes
@@ -49,6 +51,8 @@ class StageMemory:
     buffers_bytes: float
     context_bytes: float
     fragmentation: float = FRAGMENTATION
+    working_factor: float = 1.0
+    together: float = 0.0
 
     def parameters(self, layers: int) -> float:
         """Parameters on one rank of a stage with ``layers`` layers."""
@@ -61,21 +65,27 @@ class StageMemory:
 
     def working_bytes(self, c: Counts) -> float:
         """Work space of the backward pass: recomputed layers exist whole, one layer's gradients pass through."""
-        return c.working * self.whole_bytes + c.working_core * self.core_bytes + self.transient_bytes
+        layers = c.working * self.whole_bytes + c.working_core * self.core_bytes
+        return self.working_factor * layers + self.transient_bytes
+
+    def peak_work_bytes(self, working_bytes: float) -> float:
+        """Logits and work space at the moment when they need most."""
+        larger, smaller = max(self.logits_bytes, working_bytes), min(self.logits_bytes, working_bytes)
+        return larger + self.together * smaller
 
     def breakdown(self, layers: int, held_bytes: float, flights: float, working_bytes: float) -> MemoryBreakdown:
         """The peak of one rank.
 
         Args:
             held_bytes: Kept activations of all chunks in flight. flights: Micro-batches that the embedding keeps.
-            working_bytes: See :meth:`working_bytes`. Logits and work space never exist together; the larger counts.
+            working_bytes: See :meth:`working_bytes`.
         """
         parameters = self.parameters(layers)
         weights = parameters * self.state.weights
         gradients = parameters * self.state.gradients
         optimizer = parameters * self.state.optimizer
         activations = held_bytes + flights * self.per_flight_bytes + self.head_bytes
-        logits = max(self.logits_bytes, working_bytes)
+        logits = self.peak_work_bytes(working_bytes)
         everything = weights + gradients + optimizer + activations + logits + self.buffers_bytes
         return MemoryBreakdown(
             weights=weights,

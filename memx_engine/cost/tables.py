@@ -20,8 +20,9 @@ class StageTerms:
 
     Attributes:
         factors: (4 C,) per count of :class:`Counts`: forward seconds, backward seconds, kept bytes, working bytes.
-        constants: (9,) forward and backward of the ends, state bytes per layer, fixed bytes, bytes per micro-batch in
-            flight, logits, transient work space, context, share lost to fragmentation.
+        constants: (10,) forward and backward of the ends, state bytes per layer, fixed bytes, bytes per micro-batch in
+            flight, logits, transient work space, context, share lost to fragmentation, share of logits and work space
+            that exist together.
         tails: (L+1,) exposed data-parallel communication and optimizer step.
     """
 
@@ -38,7 +39,7 @@ def stage_terms(cost: StageCost, layers: int) -> StageTerms:
         Counts(layers=full),
         Counts(layers=t.backward_s + t.backward_comm_s, again=full, again_core=t.core_forward_s),
         Counts(0.0, whole=m.whole_bytes, light=m.whole_bytes - m.core_bytes, inputs=m.input_bytes),
-        Counts(0.0, working=m.whole_bytes, working_core=m.core_bytes),
+        Counts(0.0, working=m.working_factor * m.whole_bytes, working_core=m.working_factor * m.core_bytes),
     )
     constants = (
         cost.end_forward_s,
@@ -50,6 +51,7 @@ def stage_terms(cost: StageCost, layers: int) -> StageTerms:
         m.transient_bytes,
         m.context_bytes,
         m.fragmentation,
+        m.together,
     )
     tails = [cost.tail(n).total_s for n in range(layers + 1)]
     return StageTerms(np.array([row.vector for row in rows]).ravel(), np.array(constants), np.array(tails))
@@ -71,7 +73,9 @@ def dense(
         (factors[:, part * _C : (part + 1) * _C] @ flat).reshape(shape) for part in range(4)
     )
     constants = np.stack([t.constants for t in terms])[:, :, None, None]
-    end_forward, end_backward, state, fixed, per_flight, logits, transient, context, lost = constants.swapaxes(0, 1)
+    end_forward, end_backward, state, fixed, per_flight, logits, transient, context, lost, together = (
+        constants.swapaxes(0, 1)
+    )
     held = np.array(flights, dtype=np.float64)[:, None, None]
 
     forward *= v
@@ -79,7 +83,10 @@ def dense(
     backward *= v
     backward += end_backward
     working += transient
-    np.maximum(working, logits, out=working)
+    if together.any():
+        working = np.maximum(working, logits) + together * np.minimum(working, logits)
+    else:
+        np.maximum(working, logits, out=working)
     memory *= held
     memory += working
     memory += state * np.arange(layers + 1)[:, None] + fixed + np.ceil(held / v) * per_flight

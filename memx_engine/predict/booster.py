@@ -30,6 +30,7 @@ class BoosterSettings:
         parallel_trees: Trees per round and output, each on its own sample of rows and averaged: steadier with few rows.
         columns: Share of the features that each split may choose from.
         shared_trees: One tree for both outputs instead of one each.
+        bins: Values of a feature that splits choose among.
     """
 
     rounds: int = 300
@@ -41,6 +42,7 @@ class BoosterSettings:
     l2: float = 1.0
     parallel_trees: int = 1
     shared_trees: bool = False
+    bins: int = 256
     threads: int = 1
     seed: int = 0
 
@@ -56,6 +58,7 @@ class BoosterSettings:
             "num_parallel_tree": self.parallel_trees,
             "multi_strategy": "multi_output_tree" if self.shared_trees else "one_output_per_tree",
             "tree_method": "hist",
+            "max_bin": self.bins,
             "nthread": self.threads,
             "seed": self.seed,
             "base_score": 0.0,

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +45,7 @@ class Predicted:
         self.cluster, self.model, self.job, self.stages = cluster, model, job, stages
         corrections = stages.corrections(cluster)
         self._base = FirstPrinciples(cluster, model, job, corrections)
-        empty = {name: replace(c, activations=_LITTLE) for name, c in corrections.items()}
+        empty = {name: replace(c, activations=c.activations * _LITTLE) for name, c in corrections.items()}
         self._empty = FirstPrinciples(cluster, model, job, empty)
         self._describer = StageDescriber(cluster, job)
         self._known: dict[Point, tuple[float, float, float]] = {}
@@ -55,6 +55,7 @@ class Predicted:
             self._base.fingerprint,
             stages.model.factors.tolist(),
             [[n, s.compute, s.collectives] for n, s in stages.speeds.items()],
+            [[n, asdict(s)] for n, s in stages.memories.items()],
             sorted(stages.points.items()),
         ]
         text = json.dumps(document).encode()

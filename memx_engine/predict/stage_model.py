@@ -29,6 +29,7 @@ from memx_engine.plan import Provenance
 from memx_engine.predict.booster import Array, BoosterSettings
 from memx_engine.predict.intervals import conformal_width
 from memx_engine.predict.iteration_model import IterationModel, Rows
+from memx_engine.predict.memory_shares import MemoryShares, Sizes, fit_memories
 from memx_engine.predict.points import PointEstimator
 from memx_engine.predict.stage_features import stage_features
 from memx_engine.profile.costs import PointCosts
@@ -67,11 +68,12 @@ class StageDescriber:
         time = self._costs.cost(point).time((self._costs.counts_of(point),))
         return time.total_s, time.comm_s
 
-    def dynamic_bytes(self, point: Point) -> float:
-        """What first principles expects beside weights and gradients, without fragmentation."""
+    def sizes(self, point: Point) -> Sizes:
+        """What first principles expects beside weights and gradients, part by part."""
         memory, counts = self._costs.cost(point).memory, self._costs.counts_of(point)
         held = point.in_flight * (memory.chunk_bytes(counts) + memory.per_flight_bytes) + memory.head_bytes
-        return held + max(memory.logits_bytes, memory.working_bytes(counts)) + memory.buffers_bytes
+        working = memory.working_bytes(counts) - memory.transient_bytes
+        return Sizes(held, working, memory.transient_bytes, memory.logits_bytes, memory.buffers_bytes)
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ class StageModel:
     """Fitted by :func:`fit_stages`.
 
     Attributes:
-        speeds: By GPU type.
+        speeds, memories: By GPU type.
         levels: GPU type → the tensor-parallel sizes that were measured.
         between: Half width of the time's logarithm at a size that was not, from leaving each size out in turn.
         model: Logarithms of measured over first principles, time and memory.
@@ -104,6 +106,7 @@ class StageModel:
 
     model: IterationModel
     speeds: Mapping[str, Speeds]
+    memories: Mapping[str, MemoryShares]
     levels: Mapping[str, tuple[int, ...]]
     between: float | None
     outside: Mapping[str, Outside]
@@ -120,14 +123,23 @@ class StageModel:
         return max(plain, self.between or 0.0)
 
     def corrections(self, cluster: Cluster) -> dict[str, Correction]:
-        """What holds for every stage of a measured type: no share for fragmentation (memory is learned as reserved),
-        and the context as measured."""
+        """What holds for every stage of a measured type: memory's parts (as reserved, so without a share for
+        fragmentation) and the context."""
         out = {}
         for name in self.points:
             base = cluster.gpu_type(name)
             known = self.outside.get(name)
             context = known.process_bytes / base.context_bytes if known and base.context_bytes else 1.0
-            out[name] = Correction(fragmentation=1.0 / (1.0 + FRAGMENTATION), context=context)
+            shares = self.memories[name]
+            out[name] = Correction(
+                fragmentation=1.0 / (1.0 + FRAGMENTATION),
+                context=context,
+                activations=shares.held,
+                working=shares.working / shares.held,
+                passing=shares.passing / shares.held,
+                logits=shares.logits / shares.held,
+                together=shares.together,
+            )
         return out
 
 
@@ -155,6 +167,7 @@ def fit_stages(
     describer = StageDescriber(cluster, job)
     described: list[dict[str, float]] = []
     seconds: list[tuple[float, float]] = []
+    sizes: list[Sizes] = []
     targets: list[tuple[float, float]] = []
     groups: list[str] = []
     types: list[str] = []
@@ -169,11 +182,12 @@ def fit_stages(
         time = np.log(m.time_s / estimate.time_s) if m.time_s and estimate.time_s > 0 else np.nan
         memory = np.nan
         if reserved is not None and reserved > known and estimate.dynamic_bytes > 0:
-            memory = np.log((reserved - known) / estimate.dynamic_bytes)
+            memory = np.log(reserved - known)
         if np.isnan(time) and np.isnan(memory):
             continue
         described.append(features)
         seconds.append(describer.seconds(m.point))
+        sizes.append(describer.sizes(m.point))
         targets.append((time, memory))
         groups.append(m.point.key)
         types.append(m.point.gpu_type)
@@ -182,8 +196,10 @@ def fit_stages(
     names = tuple(described[0])
     logs_of_time = np.array([time for time, _ in targets])
     speeds = _fit_speeds(seconds, types, logs_of_time)
-    for i, (pair, name) in enumerate(zip(seconds, types, strict=True)):
-        targets[i] = (targets[i][0] - math.log(speeds[name].factor(*pair)), targets[i][1])
+    memories = fit_memories(sizes, types, np.array([memory for _, memory in targets]))
+    for i, (pair, size, name) in enumerate(zip(seconds, sizes, types, strict=True)):
+        time, memory = targets[i]
+        targets[i] = (time - math.log(speeds[name].factor(*pair)), memory - math.log(memories[name].bytes(size)))
     rows = Rows(
         np.array([[row[name] for name in names] for row in described]),
         np.array(targets, dtype=np.float64),
@@ -200,9 +216,10 @@ def fit_stages(
     return StageModel(
         IterationModel.fit(rows, settings),
         speeds,
+        memories,
         levels,
         _between(rows, seconds, logs_of_time, settings),
-        _outside(chosen),
+        measured_outside(chosen),
         dict(Counter(name for _, name in {(g, t) for g, t in zip(groups, types, strict=True)})),
         {
             name: Provenance.SIMULATED if Truth.TESTBED in found else Provenance.MEASURED
@@ -276,7 +293,7 @@ def _best_ground(measurements: Sequence[Measurement]) -> tuple[list[Measurement]
     return chosen, tuple(left_out)
 
 
-def _outside(measurements: Sequence[Measurement]) -> dict[str, Outside]:
+def measured_outside(measurements: Sequence[Measurement]) -> dict[str, Outside]:
     """One rank alone holds what a process holds; a tensor-parallel one also what its group does."""
     by_type: dict[str, dict[bool, list[int]]] = defaultdict(lambda: defaultdict(list))
     for m in measurements:
@@ -310,7 +327,7 @@ def stage_shifts(model: StageModel, describer: StageDescriber, points: Sequence[
     for i, chain in enumerate(chains):
         least = 0.0
         for place, p in enumerate(chain, start=at):
-            whole = describer.dynamic_bytes(p)
+            whole = model.memories[p.gpu_type].bytes(describer.sizes(p))
             size = factors[place, 1] * whole
             if size < least:
                 repaired += 1

@@ -145,15 +145,23 @@ class TypeDesign:
         return list(points.values())
 
     def _ends(self, impacts: Sequence[Impact]) -> list[Point]:
-        """Embedding and head with every TP and micro-batch: what the stages at the pipeline's ends add."""
-        high = [i.parameter for i in impacts if i.high and i.parameter in ("embedding", "head")]
+        """Embedding and head with every TP and micro-batch: what the stages at the pipeline's ends add.
+
+        The head also with recompute: whether its logits and the recomputed layers are there at the same time.
+        """
+        high = [i.parameter for i in impacts if i.high]
         levels = {p.name: p.levels for p in self.parameters}
-        return [
+        points = [
             self.point(**{end: True, "tp": tp, "micro_batch": mbs})
-            for end in high
+            for end in ("embedding", "head")
+            if end in high
             for tp in levels["tp"]
             for mbs in levels["micro_batch"]
         ]
+        if "head" in high and "recompute" in high:
+            most = levels["recompute"][-1]
+            points += [self.point(head=True, recompute=most, micro_batch=mbs) for mbs in levels["micro_batch"]]
+        return points
 
     def predicted_closing(self) -> Closing:
         """The closing as the cost model expects it."""

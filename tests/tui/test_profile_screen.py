@@ -88,9 +88,9 @@ async def test_before_anything_runs_the_plan_of_measurements_is_shown(tmp_path: 
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: "full grid" in screen_text(app))
         text = screen_text(app)
-        assert "810 points planned, 0 are there; r starts" in text
+        assert "819 points planned, 0 are there; r starts" in text
         assert "simulated by testbed:0" in text and "uncalibrated" in text
-        assert "a100-sxm-80g" in text and "about 62 min" in text
+        assert "a100-sxm-80g" in text and "about 63 min" in text
         assert footer(app) == ["? Help", "r Start", "o Runner", "l Log", "^p Palette", "q Quit"]
         assert not app.workspace_folder().exists(), "looking writes nothing"
 
