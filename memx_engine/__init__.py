@@ -116,6 +116,8 @@ if TYPE_CHECKING:
     from memx_engine.search.explain import Reason as Reason
     from memx_engine.search.explain import explain_plan as explain_plan
     from memx_engine.search.explain import explain_request as explain_request
+    from memx_engine.search.limit_words import parse_limits as parse_limits
+    from memx_engine.search.limits import OperatorLimits as OperatorLimits
     from memx_engine.search.objective import Objective as Objective
     from memx_engine.search.objective import References as References
     from memx_engine.search.objective import Weights as Weights
@@ -202,6 +204,8 @@ _HOMES = {
     "profile.store": ("MeasurementStore", "MemoryStore"),
     "profile.trends": ("Trend", "attention_doubt", "measured_trends"),
     "search.explain": ("Explanation", "PlanRequest", "Reason", "explain_plan", "explain_request"),
+    "search.limit_words": ("parse_limits",),
+    "search.limits": ("OperatorLimits",),
     "search.objective": ("Objective", "References", "Weights", "parse_weights"),
     "search.result": ("Certificate", "PlanTable", "PruneCounts", "RankedPlan", "SearchProgress", "SearchResult"),
     "search.run": ("SearchOptions",),

@@ -25,6 +25,7 @@ from memx_engine.inputs.model import TransformerSpec
 from memx_engine.inputs.model_file import model_from_document, model_to_document
 from memx_engine.inputs.nodes import Node
 from memx_engine.plan import Estimate, GpuEstimate, Plan, Provenance, Stage
+from memx_engine.search.limits import NO_OPERATOR_LIMITS, OperatorLimits
 from memx_engine.search.objective import Objective
 from memx_engine.search.result import Certificate, RankedPlan, SearchResult
 from memx_engine.units import gib
@@ -46,6 +47,7 @@ class PlanFile:
         assumed: Every assumption that the numbers rest on, in words.
         predictor_fingerprint: Which predictor the numbers are from; another one may say other numbers.
         version: The MemX version that made the plan.
+        limits: What the operator held fixed or forbade in the search.
     """
 
     cluster: Cluster
@@ -60,6 +62,7 @@ class PlanFile:
     predictor_fingerprint: str
     assumed: tuple[str, ...] = ()
     version: str = field(default=memx_engine.__version__)
+    limits: OperatorLimits = NO_OPERATOR_LIMITS
 
 
 def plan_file(result: SearchResult, ranked: RankedPlan) -> PlanFile:
@@ -76,6 +79,7 @@ def plan_file(result: SearchResult, ranked: RankedPlan) -> PlanFile:
         provenance=result.provenance,
         predictor_fingerprint=result.predictor_fingerprint,
         assumed=result.assumed,
+        limits=result.limits,
     )
 
 
@@ -91,6 +95,7 @@ def plan_text(file: PlanFile) -> str:
         "predicted": _estimate_document(file.estimate, file.provenance, file.predictor_fingerprint),
         "phi": _finite(file.phi, "phi"),
         "weights": _weights_document(file.objective),
+        **({"limits": _limits_document(file.limits)} if file.limits else {}),
         "certificate": _certificate_document(file.certificate),
         "assumed": list(file.assumed),
         "job": job_to_document(file.job),
@@ -148,6 +153,7 @@ def _read(root: Node) -> PlanFile:
         predictor_fingerprint=predicted.text("predictor_fingerprint"),
         assumed=root.texts("assumed"),
         version=version,
+        limits=plan_reading.read_limits(root.child("limits"), cluster, model, job),
     )
 
 
@@ -258,6 +264,17 @@ def _weights_document(objective: Objective) -> dict[str, Any]:
         "variance_kind": objective.variance_kind,
         "references": {name: _finite(value, name) for name, value in references_document(objective).items()},
     }
+
+
+def _limits_document(limits: OperatorLimits) -> dict[str, Any]:
+    """The limits in the words of their flags."""
+    document: dict[str, Any] = {name: list(values) for name, values in limits.described().items()}
+    for name in ("max_layer_difference", "all_orders"):
+        if name in document:
+            document[name] = document[name][0]
+    if limits.type_order is not None:
+        document["type_order"] = document.pop("fixed_type_order")[0]
+    return document
 
 
 def references_document(objective: Objective) -> Mapping[str, float]:

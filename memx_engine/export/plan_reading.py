@@ -25,6 +25,9 @@ from memx_engine.plan import (
     Stage,
     StagePlacement,
 )
+from memx_engine.search.limit_checks import checked_limits
+from memx_engine.search.limit_words import parse_limits
+from memx_engine.search.limits import NO_OPERATOR_LIMITS, OperatorLimits
 from memx_engine.search.objective import Objective, References, Weights
 from memx_engine.search.result import Certificate
 from memx_engine.units import MIB
@@ -40,6 +43,7 @@ KEYS: Final = (
     "predicted",
     "phi",
     "weights",
+    "limits",
     "certificate",
     "assumed",
     "job",
@@ -325,6 +329,31 @@ def read_objective(node: Node) -> Objective:
     except InputError as error:
         raise InputError(error.message, where=node.where, hint=error.hint) from error
     return Objective(weights, References(time_s, peak, variance * unit, epsilon * unit), kind)
+
+
+def read_limits(node: Node | None, cluster: Cluster, model: TransformerSpec, job: Job) -> OperatorLimits:
+    """What the operator held fixed or forbade in that search; nothing where the file does not say."""
+    if node is None:
+        return NO_OPERATOR_LIMITS
+    node.expect_mapping(("pin_layers", "pin_recompute", "forbid", "keep_free", "max_layer_difference", *_ORDERS))
+    difference = node.child("max_layer_difference")
+    try:
+        limits = parse_limits(
+            pin_layers=node.texts("pin_layers"),
+            pin_recompute=node.texts("pin_recompute"),
+            forbid=node.texts("forbid"),
+            keep_free=node.texts("keep_free"),
+            max_layer_difference=None if difference is None else difference.as_integer(0, _MOST),
+            type_order=node.text("type_order") if node.child("type_order") is not None else None,
+            all_orders=node.flag("all_orders", False),
+        )
+        return checked_limits(limits, cluster, model, job)
+    except InputError as error:
+        where = node.where if error.where.startswith("--") else error.where
+        raise InputError(error.message, where=where, hint=error.hint) from None
+
+
+_ORDERS: Final = ("type_order", "all_orders")
 
 
 def read_certificate(node: Node | None) -> Certificate | None:

@@ -46,10 +46,11 @@ def assign(
     objective: Objective,
     *,
     incumbent_phi: float = float("inf"),
+    max_layer_difference: int | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Assigned | None:
     """The best split and recompute of ``skeleton``, whose table is ``table``; None where nothing fits."""
-    limits = Limits(same_recompute=framework is Framework.MEGATRON)
+    limits = Limits(max_layer_difference=max_layer_difference, same_recompute=framework is Framework.MEGATRON)
     solution = solve(table, objective, incumbent_phi=incumbent_phi, limits=limits, should_stop=should_stop)
     if solution is None:
         return None

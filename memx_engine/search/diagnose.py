@@ -13,6 +13,9 @@ from memx_engine.inputs.model import TransformerSpec
 from memx_engine.inputs.parallelism import tp_problem
 from memx_engine.plan import Skeleton
 from memx_engine.search.bounds import Bounds, compute_bounds
+from memx_engine.search.limits import NO_OPERATOR_LIMITS, OperatorLimits, limited
+from memx_engine.search.objective import PEAK_ALONE
+from memx_engine.search.solver import Limits, solve
 from memx_engine.search.space import MICRO_BATCHES, Space, enumerate_space
 from memx_engine.units import GIB
 
@@ -55,12 +58,23 @@ def no_feasible_plan(
     skeleton, bounds = nearest
     placement = skeleton.placements[bounds.binding_stage]
     missing = bounds.excess_bytes / GIB
-    message = (
-        f"no plan of {space.model.name} fits {space.cluster.name}: the nearest (TP {skeleton.tp}, PP {skeleton.pp}, "
-        f"DP {skeleton.dp}, micro-batch {skeleton.micro_batch}) is {missing:.1f} GiB short on stage "
-        f"{bounds.binding_stage} ({placement.gpu_type}) even with the best layer split and recompute"
+    within = f" within {_flags(space.limits)}" if space.limits else ""
+    if 0.0 < missing < float("inf"):
+        nearly = (
+            f": the nearest (TP {skeleton.tp}, PP {skeleton.pp}, DP {skeleton.dp}, micro-batch {skeleton.micro_batch}) "
+            f"is {missing:.1f} GiB short on stage {bounds.binding_stage} ({placement.gpu_type}) even with the best "
+            "layer split and recompute"
+        )
+    else:
+        nearly = ": no layer split and recompute keep all of these" if within else ""
+    return NoFeasiblePlanError(
+        f"no plan of {space.model.name} fits {space.cluster.name}{within}{nearly}",
+        hint=remedy(space.cluster, space.model, space.job, make_estimator, should_stop, space.limits),
     )
-    return NoFeasiblePlanError(message, hint=remedy(space.cluster, space.model, space.job, make_estimator, should_stop))
+
+
+def _flags(limits: OperatorLimits) -> str:
+    return " ".join(flag for flag, _ in limits.relaxed())
 
 
 def remedy(
@@ -69,30 +83,59 @@ def remedy(
     job: Job,
     make_estimator: MakeEstimator = first_principles,
     should_stop: Stop = lambda: False,
+    limits: OperatorLimits = NO_OPERATOR_LIMITS,
 ) -> str:
-    """The smallest change of the job that makes some plan fit, in words; else what more hardware would do."""
+    """The smallest change of the job, or the limit to drop, that makes some plan fit; else what more nodes would do."""
+
+    def fits(changed: Job, on: Cluster = cluster, within: OperatorLimits = limits) -> bool:
+        return fits_somewhere(on, model, changed, make_estimator, should_stop, within)
+
     changes = list(_changes(model, job))
     words: list[str] = []
+    for flag, rest in limits.relaxed():
+        if fits(job, within=rest):
+            words.append(f"the same without {flag}")
+            break
+    used = _used_up(cluster)
+    if used and fits(job, _freed(cluster)):
+        words.append(f"freeing the memory already in use ({used})")
     for change in changes:
         if should_stop():
             raise CancelledError("stopped while looking for a change that fits")
-        if fits_somewhere(cluster, model, change.job, make_estimator, should_stop):
+        if fits(change.job):
             words.append(change.words)
             break
-    sequence = shorter_sequence(cluster, model, job, make_estimator, should_stop)
+    sequence = shorter_sequence(cluster, model, job, make_estimator, should_stop, limits)
     if sequence is not None:
         words.append(f"a sequence of {sequence} tokens")
     if words:
         return f"this would fit: {'; or '.join(words)}"
     cannot = f"shortening the sequence cannot help (tried down to {min(_SHORTEST_SEQ_LEN, job.seq_len)} tokens)"
     together = combined(changes, job)
-    if together is not None and fits_somewhere(cluster, model, together.job, make_estimator, should_stop):
+    if together is not None and fits(together.job):
         return f"{cannot}; together these would fit: {together.words}"
     for factor in (2, 4):
         more = replace(cluster, nodes=cluster.nodes * factor)
-        if fits_somewhere(more, model, job, make_estimator, should_stop):
+        if fits(job, more):
             return f"{cannot}; {factor} times as many nodes would fit, or a smaller model"
     return f"{cannot}; not even 4 times as many nodes would fit: use a smaller model"
+
+
+def _used_up(cluster: Cluster) -> str:
+    """What each GPU type has in use at most; empty where nothing is."""
+    most: dict[str, int] = {}
+    for gpu in cluster.gpus:
+        most[gpu.gpu_type.name] = max(gpu.memory_used_bytes, most.get(gpu.gpu_type.name, 0))
+    return ", ".join(f"{size / GIB:.1f} GiB on {name}" for name, size in most.items() if size)
+
+
+def _freed(cluster: Cluster) -> Cluster:
+    """The cluster with nothing in use."""
+    nodes = (
+        replace(node, groups=tuple(replace(group, memory_used_bytes=0) for group in node.groups))
+        for node in cluster.nodes
+    )
+    return replace(cluster, nodes=tuple(nodes))
 
 
 def fits_somewhere(
@@ -101,15 +144,23 @@ def fits_somewhere(
     job: Job,
     make_estimator: MakeEstimator = first_principles,
     should_stop: Stop = lambda: False,
+    limits: OperatorLimits = NO_OPERATOR_LIMITS,
 ) -> bool:
     """Whether any skeleton of the job fits. Only the smallest micro-batch and 1F1B are looked at: they need least."""
     smallest = min(job.micro_batch_sizes or MICRO_BATCHES)
-    space = enumerate_space(cluster, model, replace(job, micro_batch_sizes=(smallest,), virtual_stages=()))
-    estimator = make_estimator(cluster, model, space.job)
+    changed = replace(job, micro_batch_sizes=(smallest,), virtual_stages=())
+    space = enumerate_space(cluster, model, changed, limits)
+    estimator = limited(make_estimator(cluster, model, space.job), limits)
+    one_recompute = job.framework is Framework.MEGATRON
+    common = Limits(max_layer_difference=limits.max_layer_difference, same_recompute=one_recompute)
     for skeleton in space.skeletons():
         if should_stop():
             raise CancelledError("stopped while looking for a change that fits")
-        if compute_bounds(estimator.stage_table(skeleton)).fits:
+        table = estimator.stage_table(skeleton)
+        if not compute_bounds(table, one_recompute=one_recompute).fits:
+            continue
+        # The bounds look at stages one by one; what ties them together only the solver sees.
+        if common == Limits() or solve(table, PEAK_ALONE, limits=common) is not None:
             return True
     return False
 
@@ -120,14 +171,19 @@ def shorter_sequence(
     job: Job,
     make_estimator: MakeEstimator = first_principles,
     should_stop: Stop = lambda: False,
+    limits: OperatorLimits = NO_OPERATOR_LIMITS,
 ) -> int | None:
     """The longest halving of the sequence that fits, or None where not even the shortest does."""
-    if not fits_somewhere(cluster, model, replace(job, seq_len=_shortest(job)), make_estimator, should_stop):
+
+    def fits(seq_len: int) -> bool:
+        return fits_somewhere(cluster, model, replace(job, seq_len=seq_len), make_estimator, should_stop, limits)
+
+    if not fits(_shortest(job)):
         return None
     seq_len = job.seq_len
     while seq_len > _SHORTEST_SEQ_LEN:
         seq_len //= 2
-        if fits_somewhere(cluster, model, replace(job, seq_len=seq_len), make_estimator, should_stop):
+        if fits(seq_len):
             return seq_len
     return None
 
@@ -182,7 +238,12 @@ def _placement_hint(space: Space) -> str:
     """Why no skeleton is legal at all."""
     job, types = space.job, [t.name for t in space.cluster.gpu_types]
     if len(space.excluded_types) == len(types):
-        return f"{'; '.join(space.excluded_types.values())}: use another precision"
+        forbidden = " or allow a type that has it" if space.limits.forbidden else ""
+        return f"{'; '.join(space.excluded_types.values())}: use another precision{forbidden}"
+    if space.limits:
+        for flag, rest in space.limits.relaxed():
+            if enumerate_space(space.cluster, space.model, job, rest).layouts:
+                return f"no pipeline that can be placed keeps {flag}: this can be placed without it"
     if not space.tp_sizes and job.tp_sizes:
         problems = [tp_problem(space.model, tp, True) for tp in job.tp_sizes]
         return next((p for p in problems if p), "no node holds as many GPUs of one type as the TP sizes asked for")

@@ -16,7 +16,7 @@ from memx_engine.plan import FULL, NONE, Estimate, Plan, Recompute, Skeleton, St
 from memx_engine.search.assign import build_plan
 from memx_engine.search.bounds import PlanFigures, compute_bounds, fixed_split
 from memx_engine.search.diagnose import first_principles
-from memx_engine.search.objective import Objective, References, Weights, choose_weights, compute_references
+from memx_engine.search.objective import PEAK_ALONE, Objective, choose_weights, compute_references
 from memx_engine.search.remedies import plan_remedy
 from memx_engine.search.result import RankedPlan, SearchResult
 from memx_engine.search.rules import PlanRequest, Reason, broken_rules, spread, stage_layers
@@ -24,9 +24,6 @@ from memx_engine.search.schedule import heterogeneity_index
 from memx_engine.search.solver import Limits, solve
 from memx_engine.search.space import Layout, enumerate_space, idle_gpus, make_skeleton
 from memx_engine.units import GIB
-
-# Peak alone: what to choose where nothing fits.
-_LIGHTEST = Objective(Weights("lightest", 0.0, 1.0, 0.0), References(1.0, 1.0, 1.0, 1.0))
 
 __all__ = ["Explanation", "PlanRequest", "Reason", "explain_plan", "explain_request"]
 
@@ -201,7 +198,7 @@ def _choose(
         same_recompute=job.framework is Framework.MEGATRON,
     )
     boundless = replace(table, capacity_bytes=np.full(skeleton.pp, np.inf))
-    found = solve(table, scale, limits=limits) or solve(boundless, _LIGHTEST, limits=limits)
+    found = solve(table, scale, limits=limits) or solve(boundless, PEAK_ALONE, limits=limits)
     if found is None:
         raise InputError(
             "no recompute strategy of the planner exists in every stage of this plan",

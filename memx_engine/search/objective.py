@@ -86,6 +86,10 @@ class Objective:
         return np.asarray(np.exp(log_phi))
 
 
+PEAK_ALONE = Objective(Weights("lightest", 0.0, 1.0, 0.0), References(1.0, 1.0, 1.0, 1.0))
+"""What to choose by where it matters only whether, or how nearly, something fits."""
+
+
 def utilization_variance(estimate: Estimate) -> float:
     """Variance of memory / capacity over the plan's GPUs; a stage counts with the least capacity of its GPUs."""
     capacity: dict[int, int] = {}

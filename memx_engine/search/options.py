@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from memx_engine.errors import InputError
+from memx_engine.search.limits import NO_OPERATOR_LIMITS, OperatorLimits
 from memx_engine.search.objective import Objective, Weights
 from memx_engine.search.prune import TIME_RULES
 
@@ -21,6 +22,7 @@ class SearchOptions:
         time_limit_s: Stop then and return the best so far, at least one plan; None searches everything.
         seed, threads: Part of every search's record; this search uses no randomness and one thread.
         rescored: How many skeleton optima are ordered by event time (K).
+        limits: What the operator holds fixed or forbids in every plan.
         variance_kind: ``bytes``, or ``utilization``: the variance is of each GPU's memory / capacity.
         objective: Weights and references that are given, such as another search's, so that Phi compares with its; the
             other fields' weights, epsilon rule and variance kind then do not count.
@@ -35,6 +37,7 @@ class SearchOptions:
     rescored: int = 64
     time_rule: str = "corner"
     epsilon_rule: str = "memx"
+    limits: OperatorLimits = NO_OPERATOR_LIMITS
     variance_kind: str = "bytes"
     objective: Objective | None = None
 

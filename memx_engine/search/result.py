@@ -13,6 +13,7 @@ from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import Estimate, Plan, Provenance
+from memx_engine.search.limits import NO_OPERATOR_LIMITS, OperatorLimits
 from memx_engine.search.objective import Objective
 
 
@@ -112,6 +113,7 @@ class SearchResult:
         time_optimal: The fastest plan found, with its price in phi; where it is not a row of the table, its rank is the
             one its phi would have.
         cancelled: The search was stopped; the plans are the best so far.
+        limits: What the operator held fixed or forbade; every plan keeps it.
     """
 
     cluster: Cluster
@@ -136,6 +138,7 @@ class SearchResult:
     time_optimal: RankedPlan
     estimator: Estimator
     cancelled: bool = False
+    limits: OperatorLimits = NO_OPERATOR_LIMITS
 
     def detail(self, row: int) -> RankedPlan:
         """Row ``row`` of the table with everything predicted of it; estimated on demand beyond the rescored head."""

@@ -16,6 +16,8 @@ from memx_engine.search.assign import Assigned, assign, assign_even
 from memx_engine.search.bounds import Bounds, PlanFigures, compute_bounds
 from memx_engine.search.counting import count_plans
 from memx_engine.search.diagnose import no_feasible_plan
+from memx_engine.search.limit_checks import checked_limits
+from memx_engine.search.limits import limited
 from memx_engine.search.objective import Objective, Weights, choose_weights, compute_references
 from memx_engine.search.options import SearchOptions
 from memx_engine.search.prune import Incumbents, corner_phi
@@ -59,6 +61,7 @@ def search(
         should_stop: Asked at least every 100 ms; True ends the search with the best plans so far.
 
     Raises:
+        InputError: The operator's limits cannot hold.
         NoFeasiblePlanError: Nothing fits; names the binding constraint and the smallest change that would fit.
         CancelledError: Stopped before any plan was found.
     """
@@ -116,12 +119,13 @@ class _Search:
         self.bounded: list[tuple[Skeleton, Bounds]] = []
         self.nearest: tuple[Skeleton, Bounds] | None = None
         self.found: list[Assigned] = []
-        self.tables = _Tables(estimator)
+        self.limits = checked_limits(options.limits, cluster, model, job)
+        self.tables = _Tables(limited(estimator, self.limits))
         self.unbounded = 0
         self.unsolved_phi = float("inf")
 
     def run(self) -> SearchResult:
-        space = enumerate_space(self.cluster, self.model, self.job)
+        space = enumerate_space(self.cluster, self.model, self.job, self.limits)
         skeletons = list(space.skeletons())
         self.counts = replace(self.counts, placement=space.placement_pruned)
         self._bound(skeletons)
@@ -158,6 +162,7 @@ class _Search:
             skeleton = skeletons[i]
             table = self.tables.get(skeleton, keep=True)
             bounds = compute_bounds(table, one_recompute=self.one_recompute, variance_kind=self.variance_kind)
+            bounds = self.limits.bounds_within(bounds)
             self.recompute |= dict.fromkeys(table.options)
             self.plans_covered += count_plans(table, one_recompute=self.one_recompute)
             if self.nearest is None or bounds.excess_bytes < self.nearest[1].excess_bytes:
@@ -244,6 +249,7 @@ class _Search:
             self.tables.get(skeleton),
             objective,
             incumbent_phi=incumbent_phi,
+            max_layer_difference=self.limits.max_layer_difference,
             should_stop=lambda: self._stops() and self._may_end(),
         )
 
@@ -308,6 +314,7 @@ class _Search:
             time_optimal=ranking.time_optimal,
             estimator=self.estimator,
             cancelled=self.cancelled,
+            limits=self.limits,
         )
 
     def _stopped_early(self) -> list[str]:

@@ -6,16 +6,19 @@ stages as it has GPUs for; what is left over stays idle. Some types, or some sit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations, permutations
+from itertools import combinations, groupby, permutations
+from math import factorial, prod
 
+from memx_engine.errors import InputError
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Framework, Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.inputs.parallelism import legal_tp
 from memx_engine.plan import Skeleton, StagePlacement
+from memx_engine.search.limits import NO_OPERATOR_LIMITS, OperatorLimits
 
 MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 """Micro-batch sizes that are considered where the job names none."""
@@ -24,6 +27,7 @@ _ALL_ORDERS_UP_TO = 4
 # Every subset of this many types is tried; of more: all, all but one, pairs and single types.
 _ALL_SUBSETS_UP_TO = 5
 _ALL_SITE_ROUTES_UP_TO = 3
+_MOST_ORDERS = 50_000
 
 
 @dataclass(frozen=True)
@@ -111,6 +115,7 @@ class Space:
         layouts: In search order. placement_pruned: Skeletons that the placement rule removed.
         micro_batches: Sizes considered. virtual_stages: Depths considered, 1 first.
         excluded_types: GPU types left out of every layout, with the reason.
+        limits: What the operator excluded; it is neither in ``layouts`` nor counted.
     """
 
     cluster: Cluster
@@ -123,6 +128,7 @@ class Space:
     excluded_types: Mapping[str, str]
     tp_sizes: tuple[int, ...]
     dp_sizes: tuple[int, ...]
+    limits: OperatorLimits = NO_OPERATOR_LIMITS
 
     def skeletons(self) -> Iterator[Skeleton]:
         """Every legal skeleton, lazily, in a fixed order."""
@@ -136,7 +142,7 @@ class Space:
     def dimensions(self) -> dict[str, tuple[object, ...]]:
         """Every searched dimension with its values, for the result."""
         orders = dict.fromkeys(
-            " > ".join(dict.fromkeys(placement.gpu_type for placement in layout.placements)) for layout in self.layouts
+            " > ".join(self._order(placement.gpu_type for placement in layout.placements)) for layout in self.layouts
         )
         return {
             "tp": self.tp_sizes,
@@ -147,7 +153,14 @@ class Space:
             "global_batch": (self.job.global_batch,),
             "type_order": tuple(orders),
             "schedule": tuple("1f1b" if v == 1 else f"interleaved:{v}" for v in self.virtual_stages),
+            **self.limits.described(),
         }
+
+    def _order(self, types: Iterable[str]) -> list[str]:
+        """Types along the pipeline, each once; under all orders adjacent repeats are folded."""
+        if not self.limits.all_orders:
+            return list(dict.fromkeys(types))
+        return [name for name, _ in groupby(types)]
 
 
 def make_skeleton(layout: Layout, job: Job, micro_batch: int, virtual_stages: int) -> Skeleton:
@@ -196,16 +209,23 @@ def idle_gpus(cluster: Cluster, skeleton: Skeleton) -> dict[str, int]:
     return out
 
 
-def excluded_types(cluster: Cluster, job: Job) -> dict[str, str]:
+def excluded_types(cluster: Cluster, job: Job, limits: OperatorLimits = NO_OPERATOR_LIMITS) -> dict[str, str]:
     """Types that cannot take part, each with its reason."""
     precision = str(job.precision.value)
-    return {t.name: f"{t.name} lacks {precision}" for t in cluster.gpu_types if not t.supports(precision)}
+    lacking = {t.name: f"{t.name} lacks {precision}" for t in cluster.gpu_types if not t.supports(precision)}
+    return lacking | {name: f"{name} is forbidden" for name in limits.forbidden}
 
 
-def enumerate_space(cluster: Cluster, model: TransformerSpec, job: Job) -> Space:
-    """Lay out every combination; what cannot be placed is counted, not kept."""
+def enumerate_space(
+    cluster: Cluster, model: TransformerSpec, job: Job, limits: OperatorLimits = NO_OPERATOR_LIMITS
+) -> Space:
+    """Lay out every combination; what cannot be placed is counted, not kept.
+
+    Raises:
+        InputError: All orders are asked for, and there are too many of them.
+    """
     placer = Placer(cluster)
-    excluded = excluded_types(cluster, job)
+    excluded = excluded_types(cluster, job, limits)
     types = tuple(t.name for t in cluster.gpu_types if t.name not in excluded)
     largest = max((placer.largest_group(t) for t in types), default=0)
     tp_sizes = tuple(t for t in legal_tp(model, kv_replication=True) if t <= largest)
@@ -221,30 +241,71 @@ def enumerate_space(cluster: Cluster, model: TransformerSpec, job: Job) -> Space
         depths += tuple(sorted({v for v in job.virtual_stages if v > 1}))
 
     layouts: list[Layout] = []
-    pruned = 0
+    pruned = orders = 0
     for tp in tp_sizes:
         for dp in dp_sizes:
             sizes = _fitting_micro_batches(job, dp, micro_batches)
             if tp * dp > most or not sizes:
                 continue
             seen: set[tuple[tuple[int, ...], ...]] = set()
-            for arrangement in _arrangements(cluster, types, placer.sites):
+            for arrangement in _arrangements(cluster, types, placer.sites, limits):
                 blocks = [(name, placer.stages(name, tp, dp, sites)) for name, sites in arrangement]
                 for counts in _stage_counts([len(stages) for _, stages in blocks], job.pp_sizes):
-                    chosen = [(name, r) for (name, stages), n in zip(blocks, counts, strict=True) for r in stages[:n]]
-                    key = tuple(ranks for _, ranks in chosen)
-                    if key in seen:
-                        continue
                     legal = 0
                     if all(counts):
-                        seen.add(key)
                         for size in sizes:
                             groups = job.global_batch // (dp * size)
-                            legal += sum(schedule_problem(model.layers, len(key), groups, v) is None for v in depths)
-                    pruned += len(sizes) * len(depths) - legal
-                    if legal:
-                        layouts.append(Layout(tp, dp, tuple(StagePlacement(name, tp, dp, r) for name, r in chosen)))
-    return Space(cluster, job, model, tuple(layouts), pruned, micro_batches, depths, excluded, tp_sizes, dp_sizes)
+                            legal += sum(schedule_problem(model.layers, sum(counts), groups, v) is None for v in depths)
+                    if limits.all_orders and legal:
+                        orders += _orders_of(counts)
+                        _refuse_too_many(orders, tp, dp, counts)
+                    for chosen in _along(blocks, counts, limits.all_orders and legal > 0):
+                        key = tuple(ranks for _, ranks in chosen)
+                        if key in seen or (legal and not limits.allows([name for name, _ in chosen], model.layers)):
+                            continue
+                        if all(counts):
+                            seen.add(key)
+                        pruned += len(sizes) * len(depths) - legal
+                        if legal:
+                            layouts.append(Layout(tp, dp, tuple(StagePlacement(name, tp, dp, r) for name, r in chosen)))
+    return Space(
+        cluster, job, model, tuple(layouts), pruned, micro_batches, depths, excluded, tp_sizes, dp_sizes, limits
+    )
+
+
+def _along(
+    blocks: Sequence[tuple[str, tuple[tuple[int, ...], ...]]], counts: tuple[int, ...], every_order: bool
+) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
+    """(GPU type, ranks) of the stages along the pipeline: block after block, or in every distinct order of them."""
+    if not every_order:
+        yield [(name, r) for (name, stages), n in zip(blocks, counts, strict=True) for r in stages[:n]]
+        return
+
+    def fill(left: tuple[int, ...]) -> Iterator[list[tuple[str, tuple[int, ...]]]]:
+        if not any(left):
+            yield []
+        for b, n in enumerate(left):
+            if n:
+                name, stages = blocks[b]
+                for rest in fill((*left[:b], n - 1, *left[b + 1 :])):
+                    yield [(name, stages[counts[b] - n]), *rest]
+
+    yield from fill(counts)
+
+
+def _orders_of(counts: tuple[int, ...]) -> int:
+    """Distinct orders of stages of which ``counts[b]`` are alike."""
+    return factorial(sum(counts)) // prod(factorial(n) for n in counts)
+
+
+def _refuse_too_many(orders: int, tp: int, dp: int, counts: tuple[int, ...]) -> None:
+    if orders > _MOST_ORDERS:
+        raise InputError(
+            f"there are more than {_MOST_ORDERS:,} distinct orders (TP {tp} x DP {dp} alone has "
+            f"{_orders_of(counts):,} of its {sum(counts)} stages)",
+            where="--all-orders",
+            hint="narrow the search with --tp, --dp, --pp or --forbid, or give one order with --type-order",
+        )
 
 
 def _fitting_micro_batches(job: Job, dp: int, sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -269,21 +330,24 @@ def _stage_counts(available: list[int], pp_sizes: tuple[int, ...] | None) -> Ite
 
 
 def _arrangements(
-    cluster: Cluster, types: tuple[str, ...], sites: tuple[str, ...]
+    cluster: Cluster, types: tuple[str, ...], sites: tuple[str, ...], limits: OperatorLimits
 ) -> Iterator[tuple[tuple[str, tuple[str, ...]], ...]]:
     """Orders of (GPU type, sites) blocks along the pipeline.
 
     With several sites the pipeline goes through one site after the other, so that each boundary between sites is
-    crossed once; every second site takes the types in reverse order, so that like meets like there.
+    crossed once; every second site takes the types in reverse order, so that like meets like there. An order that the
+    operator fixed comes first: the pipeline then goes through a type's sites before it goes to the next type.
     """
     homes = {
         name: tuple(dict.fromkeys(cluster.nodes[cluster.gpus[rank].node_index].site for rank in ranks))
         for name, ranks in cluster.ranks_by_type.items()
     }
-    for order in _type_orders(cluster, types):
+    for order in _type_orders(cluster, types, limits):
         for route in _site_routes(sites):
             blocks = []
-            for turn, site in enumerate(route):
+            if limits.type_order is not None:
+                blocks = [(name, (site,)) for name in order for site in route if site in homes[name]]
+            for turn, site in enumerate(route if limits.type_order is None else ()):
                 along = order if turn % 2 == 0 else order[::-1]
                 blocks += [(name, (site,)) for name in along if site in homes[name]]
             if {name for name, _ in blocks} == set(order):
@@ -302,14 +366,19 @@ def _site_routes(sites: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
         yield from permutations(sites, count)
 
 
-def _type_orders(cluster: Cluster, types: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """Ordered subsets of the types, the largest subsets first."""
+def _type_orders(cluster: Cluster, types: tuple[str, ...], limits: OperatorLimits) -> Iterator[tuple[str, ...]]:
+    """Ordered subsets of the types, the largest subsets first; one order of each where stages are permuted later."""
+    if limits.type_order is not None:
+        types = tuple(name for name in limits.type_order if name in types)
     known = {t.name: t for t in cluster.gpu_types}
     for count in range(len(types), 0, -1):
         few_types = len(types) <= _ALL_SUBSETS_UP_TO or count <= 2 or count >= len(types) - 1
         if not few_types:
             continue
         for subset in combinations(types, count):
+            if limits.type_order is not None or limits.all_orders:
+                yield subset
+                continue
             if count <= _ALL_ORDERS_UP_TO:
                 yield from permutations(subset)
                 continue

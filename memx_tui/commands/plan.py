@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memx_engine import CancelledError, InputError, OutputError
+from memx_tui.commands.limit_options import limit_options, parse_flags
 from memx_tui.commands.options import (
     compute_options,
     input_options,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 @sizes_option("--tp", "Tensor-parallel sizes to consider.")
 @sizes_option("--pp", "Pipeline depths to consider.")
 @sizes_option("--dp", "Data-parallel sizes to consider.")
+@limit_options
 @click.option(
     "--weights",
     default="auto",
@@ -96,7 +98,7 @@ def command(
     from memx_engine import SearchOptions, parse_weights
 
     refuse_unwritable(output, force)
-    chosen_weights = parse_weights(weights)
+    chosen_weights, limits = parse_weights(weights), parse_flags(flags)
     start_work(workspace, log_level, only_reads=True)
     loaded = load_inputs(
         cluster,
@@ -118,6 +120,7 @@ def command(
         seed=seed,
         threads=threads,
         variance_kind=variance_kind,
+        limits=limits,
     )
     result = run_search(loaded, options, stored_estimator(*loaded, workspace))
     if pick > result.feasible:

@@ -66,10 +66,15 @@ def header(result: SearchResult, style: Style) -> list[str]:
         f"{' (stopped early)' if result.cancelled else ''}: {', '.join([*dropped, ''])}"
         f"{numbers.count(result.feasible)} fit; {numbers.count(result.plans_covered)} complete plans covered"
     )
+    limits = "; ".join(
+        f"{name.replace('_', ' ')} {', '.join(map(str, values))}" if values != (True,) else name.replace("_", " ")
+        for name, values in result.limits.described().items()
+    )
     return [
         style.section(f"{result.model.name} on {result.cluster.name}", str(result.provenance)),
         *style.wrap(cluster_line(result.cluster, style), " "),
         *style.wrap(job_line(result.model, result.job, style), " "),
+        *(style.wrap(f"limits: {limits}", " ") if limits else []),
         *style.wrap(searched, " "),
     ]
 

@@ -19,7 +19,9 @@ from memx_engine.export.plan_file import PlanFile, load_plan, parse_plan, plan_f
 from memx_engine.inputs.cluster_file import cluster_to_document, load_cluster
 from memx_engine.inputs.job_file import resolve_job
 from memx_engine.inputs.model_file import load_model
-from memx_engine.plan import GpuEstimate
+from memx_engine.plan import GpuEstimate, Recompute
+from memx_engine.search.limits import OperatorLimits
+from memx_engine.units import GIB
 from tests.builders import H100, MI300X, V100, make_cluster, make_estimate, make_job, make_plan, make_result
 
 RESULT = make_result(n_plans=12)
@@ -48,6 +50,20 @@ def test_round_trip_keeps_what_equality_ignores(file: PlanFile) -> None:
     assert back.cluster.fingerprint == file.cluster.fingerprint
     assert back.model.fingerprint == file.model.fingerprint
     assert plan_text(back) == plan_text(file)
+
+
+def test_the_operators_limits_round_trip(file: PlanFile) -> None:
+    limits = OperatorLimits(
+        layers=((0, 9), (MI300X.name, 7)),
+        recompute=((2, Recompute("block", 3)),),
+        keep_free_bytes=((None, 2.0 * GIB), (H100.name, 1e9 / 3)),
+        max_layer_difference=2,
+        type_order=(H100.name, MI300X.name),
+    )
+    original = dataclasses.replace(file, limits=limits)
+    assert parse_plan(plan_text(original)) == original
+    with pytest.raises(InputError, match="given 9 and 8"):
+        parse_plan(plan_text(original).replace("0:9", "0:9, 0:8"))
 
 
 @pytest.mark.parametrize("preset", ["gemma2-9b", "gpt2-large", "opt-30b", "falcon-40b"])
