@@ -32,7 +32,14 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _pairs(text: str) -> dict[str, str]:
     pairs: dict[str, str] = {}
-    for part in _words(text.replace(",", " ")):
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    lexer.whitespace += ","
+    try:
+        parts = list(lexer)
+    except ValueError as error:
+        raise InputError(f"cannot be split into pairs: {error}", hint="close the quotes") from None
+    for part in parts:
         name, equals, rest = part.partition("=")
         if not (name and equals and rest):
             raise InputError(f"{part[:40]!r} is not of the form TYPE=NAME")
@@ -160,12 +167,36 @@ def shown(settings: ProfileSettings, key: str) -> str:
         return "hard" if "hard" in settings.runner.name.split(":") else "normal"
     value = getattr(settings if key in _OWN else settings.runner, key)
     if isinstance(value, Mapping):
-        return ", ".join(f"{name}={other}" for name, other in value.items())
+        return ", ".join(_quoted(f"{name}={other}") for name, other in value.items())
     if key == "types":
         return ", ".join(value)
     if isinstance(value, Sequence) and not isinstance(value, str):
         return shlex.join(value)
     return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _quoted(pair: str) -> str:
+    """``pair`` as :func:`_pairs` reads it back whole."""
+    quoted = shlex.quote(pair)
+    return f"'{pair}'" if "," in pair and quoted == pair else quoted
+
+
+def settings_words(settings: ProfileSettings) -> dict[str, str]:
+    """What differs from the defaults, as the operator would type it, by the names of the fields."""
+    plain = ProfileSettings()
+    keys = [key for key in FORM if key != "world" or settings.runner.simulated]
+    return {key: shown(settings, key) for key in keys if shown(settings, key) != shown(plain, key)}
+
+
+def settings_of(words: Mapping[str, str]) -> tuple[ProfileSettings, list[InputError]]:
+    """The settings that :func:`settings_words` tells of, and a problem for each word that cannot be used any more."""
+    settings, problems = ProfileSettings(), []
+    for key in FORM:  # the runner comes first: the testbed's world depends on it
+        try:
+            settings = changed(settings, key, words.get(key, ""))
+        except InputError as error:
+            problems.append(InputError(f"{FORM[key].label}: {error.message}", hint="the default is used"))
+    return settings, problems
 
 
 def changed(settings: ProfileSettings, key: str, text: str) -> ProfileSettings:
@@ -181,6 +212,8 @@ def changed(settings: ProfileSettings, key: str, text: str) -> ProfileSettings:
     if key == "name":
         return replace(settings, runner=replace(settings.runner, name=text or RUNNERS[0]))
     if key == "world":
+        if not settings.runner.simulated:
+            return settings
         return replace(settings, runner=replace(settings.runner, name="testbed:hard" if text == "hard" else "testbed"))
     own = key in _OWN
     value = spec.parse(text) if text else getattr(ProfileSettings() if own else RunnerSettings(), key)

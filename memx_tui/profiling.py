@@ -52,6 +52,7 @@ class ProfilingApp(App[None]):
         state.settings = settings
         if not state.running:
             state.progress = state.result = state.failure = None
+        self.publish("settings")
         self.survey_profile(anew=True)
 
     # Looking

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,11 +69,29 @@ def restore(session: Session, state: SessionState) -> list[MemxError]:
     )
     session.pending_marks = dict(state.marks)
     session.mode = session.mode or state.screen
+    _restore_profile(session, state, problems)
     return problems
+
+
+def _restore_profile(session: Session, state: SessionState, problems: list[MemxError]) -> None:
+    """How to profile; what belongs to one cluster comes back with that cluster only, and a flag wins."""
+    from memx_tui.profile_form import settings_of
+
+    given = session.profile.settings
+    own = ("folder", "types") if session.cluster_source != state.cluster else ()
+    settings, found = settings_of({key: text for key, text in state.profile.items() if key not in own})
+    problems += found
+    if given.folder is not None:
+        settings = replace(settings, folder=given.folder)
+    if given.runner.seed:
+        settings = replace(settings, runner=replace(settings.runner, seed=given.runner.seed))
+    session.profile.settings = settings
 
 
 def capture(session: Session, theme: str | None) -> SessionState:
     """What the session file should say now."""
+    from memx_tui.profile_form import settings_words
+
     view = session.view
     return SessionState(
         cluster=session.cluster_source,
@@ -90,6 +109,7 @@ def capture(session: Session, theme: str | None) -> SessionState:
         axes=view.axes,
         marks=dict(session.marked_keys()),
         theme=theme,
+        profile=settings_words(session.profile.settings),
     )
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     )
     from memx_tui.columns import PlanColumns
 
-Change = Literal["cluster", "model", "job", "result", "search", "marks", "view", "theme", "mode", "profile"]
+Change = Literal["cluster", "model", "job", "result", "search", "marks", "view", "theme", "mode", "profile", "settings"]
 
 MARK_LETTERS = "ABCD"
 SORT_KEYS = ("rank", "phi", "time", "tokens", "worst", "spread", "peak", "tp", "pp", "dp", "mb", "recompute")

@@ -31,6 +31,7 @@ class SessionState:
         sort, descending, filter, fits_only, frontier_only, axes: How the plans were looked at.
         marks: Letter to the key that names a plan.
         theme: The last theme chosen; None follows the terminal.
+        profile: How to profile, by the fields of the form as the operator would type them; defaults are absent.
     """
 
     cluster: str = ""
@@ -48,6 +49,7 @@ class SessionState:
     axes: str = "time-peak"
     marks: Mapping[str, str] = field(default_factory=dict)
     theme: str | None = None
+    profile: Mapping[str, str] = field(default_factory=dict)
 
 
 def add_recent(recent: Iterable[str], source: str) -> tuple[str, ...]:
@@ -126,7 +128,7 @@ def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _is_marks(value: object) -> bool:
+def _is_words(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
 
 
@@ -142,7 +144,7 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
     **dict.fromkeys(("descending", "fits_only", "frontier_only"), _is_flag),
     **dict.fromkeys(("theme", "job_file"), _is_text_or_none),
     "recent": _is_texts,
-    "marks": _is_marks,
+    **dict.fromkeys(("marks", "profile"), _is_words),
     "job": _is_job,
 }
 

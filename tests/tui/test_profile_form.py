@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from memx_engine import InputError
-from memx_tui.profile_form import FORM, changed, form_fields, shown, stepped
+from memx_tui.profile_form import FORM, changed, form_fields, settings_of, settings_words, shown, stepped
 from memx_tui.profile_state import ProfileSettings
 from memx_tui.runners import RUNNERS, RunnerSettings
 from memx_tui.screens.runner import RunnerDialog
@@ -31,6 +31,8 @@ def test_each_runner_shows_its_own_fields_and_no_other(runner: str) -> None:
     [
         ("partition", "gpu [a]", "gpu [a]"),
         ("gres_names", "mi300x=amd, a100=a100-80", {"mi300x": "amd", "a100": "a100-80"}),
+        ("gres_names", "'big gpu=a, b',x='$(c)#;'", {"big gpu": "a, b", "x": "$(c)#;"}),
+        ("ssh_hosts", "h100=root@[::1]", {"h100": "root@[::1]"}),
         ("slurm_arguments", "--qos='very high' --x", ("--qos=very high", "--x")),
         ("repetitions", "9", 9),
     ],
@@ -67,6 +69,37 @@ def test_settings_beside_the_runner() -> None:
 def test_what_cannot_be_used_is_refused(key: str, text: str) -> None:
     with pytest.raises(InputError):
         changed(SLURM, key, text)
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_every_setting_survives_a_round_trip_through_words(runner: str) -> None:
+    settings = ProfileSettings(
+        RunnerSettings(
+            runner, seed=7, pace=0.25, repetitions=3, python="/opt/my torch/bin/python", device="cpu", threads=2,
+            partition="gpu [a]", account="x;y", time_limit="00:10:00", slurm_arguments=("--qos=very high", "--x"),
+            gres_names={"mi300x": "amd,1"}, ssh_hosts={"h100": "a b", "t4": "c"}, ssh_arguments=("-p", "22"),
+            command="./run.sh {node} '{tp}' \"x y\"",
+        ),
+        Path("/tmp/w x"), ("h100", "t4"), 12.5, 4,
+    )  # fmt: skip
+    words = settings_words(settings)
+    assert settings_of(words) == (settings, [])
+    assert all(isinstance(word, str) for word in words.values())
+    assert settings_words(ProfileSettings()) == {} and settings_of({}) == (ProfileSettings(), [])
+
+
+def test_the_testbeds_hard_form_survives_too_and_is_not_forced_on_others() -> None:
+    hard = ProfileSettings(RunnerSettings("testbed:hard"))
+    assert settings_of(settings_words(hard)) == (hard, [])
+    assert changed(SLURM, "world", "hard") == SLURM
+
+
+def test_a_remembered_word_that_cannot_be_used_any_more_is_told_of(tmp_path: Path) -> None:
+    file = tmp_path / "f"
+    file.write_text("")
+    settings, problems = settings_of({"name": "slurm", "partition": "gpu", "folder": str(file), "retries": "many"})
+    assert settings == ProfileSettings(RunnerSettings("slurm", partition="gpu"))
+    assert [problem.message.partition(":")[0] for problem in problems] == ["workspace", "retries"]
 
 
 def test_a_file_is_no_workspace(tmp_path: Path) -> None:

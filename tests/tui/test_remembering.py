@@ -8,7 +8,9 @@ import pytest
 from memx_engine import load_cluster, load_model
 from memx_tui.app import MemxApp
 from memx_tui.config import load_config
+from memx_tui.profile_state import ProfileSettings
 from memx_tui.remembering import WRITE_AFTER_S, capture, restore, weights_text
+from memx_tui.runners import RunnerSettings
 from memx_tui.session import Session
 from memx_tui.session_file import SessionState, load_session, save_session
 from tests.builders import make_result
@@ -55,6 +57,38 @@ def test_check_29_fresh_starts_from_nothing(tmp_path: Path) -> None:
     save_session(make_paths(tmp_path).session_file, SessionState(cluster="a800x8", theme="memx-light", sort="time"))
     app, _ = again(tmp_path, fresh=True)
     assert app.session.cluster is None and app.session.view.sort == "rank" and app.theme != "memx-light"
+
+
+async def test_the_runner_of_profiling_and_its_settings_come_back(tmp_path: Path) -> None:
+    session = Session(cluster=load_cluster("a800x8"), cluster_source="a800x8", mode="profile")
+    app = make_app(tmp_path, session, remember=True)
+    wanted = ProfileSettings(
+        RunnerSettings("slurm", partition="gpu", python="/opt/torch/bin/python", gres_names={"a800": "a100"}),
+        tmp_path / "runs",
+        ("a800",),
+    )
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        app.set_profile_settings(wanted)
+        await pilot.pause(WRITE_AFTER_S + 0.5)
+        assert json.loads(app.paths.session_file.read_text())["profile"]["partition"] == "gpu"
+    app, problems = again(tmp_path)
+    assert problems == [] and app.session.profile.settings == wanted
+
+
+def test_workspace_and_types_belong_to_their_cluster_and_flags_win() -> None:
+    state = SessionState(
+        cluster="a800x8", profile={"name": "slurm", "partition": "gpu", "folder": "/w", "types": "a800", "seed": "3"}
+    )
+    other = Session(cluster=load_cluster("paper-20gpu"), cluster_source="paper-20gpu")
+    assert restore(other, state) == []
+    assert other.profile.settings == ProfileSettings(RunnerSettings("slurm", partition="gpu", seed=3))
+    same = Session()
+    same.profile.settings = ProfileSettings(RunnerSettings(seed=5), Path("/flag"))
+    assert restore(same, state) == []
+    assert same.profile.settings == ProfileSettings(
+        RunnerSettings("slurm", partition="gpu", seed=5), Path("/flag"), ("a800",)
+    )
 
 
 def test_what_is_gone_is_said_and_the_rest_comes_back(tmp_path: Path) -> None:
