@@ -173,9 +173,16 @@ class TypeDesign:
 
     def stored(self, store: MeasurementStore, truth_name: str) -> int:
         """How many of the expected points ``store`` already has from this ground, with a result that stands."""
+        return self._with_outcome(store, truth_name, (Outcome.OK, Outcome.OOM, Outcome.TIMEOUT))
+
+    def failed(self, store: MeasurementStore, truth_name: str) -> int:
+        """How many of the expected points crashed or hung when they were last tried on this ground."""
+        return self._with_outcome(store, truth_name, (Outcome.CRASHED, Outcome.TIMEOUT))
+
+    def _with_outcome(self, store: MeasurementStore, truth_name: str, outcomes: tuple[Outcome, ...]) -> int:
         own = OfCluster(store, self.costs.cluster)
         found = own.latest(truth_name, [p.point.key for p in self.expected()])
-        return sum(m.outcome in (Outcome.OK, Outcome.OOM, Outcome.TIMEOUT) for m in found.values())
+        return sum(m.outcome in outcomes for m in found.values())
 
     def device_seconds(self, points: Iterable[PlannedPoint]) -> float:
         """About how long ``points`` take on the device, start-up of every process included."""

@@ -43,6 +43,7 @@ class Note:
     gpu_type: str
     message: str = ""
     measurement: Measurement | None = None
+    impacts: tuple[Impact, ...] = ()
 
 
 @dataclass(eq=False)
@@ -171,7 +172,7 @@ class LaneWorker(threading.Thread):
         closing = self.design.closing(self._measured)
         self._impacts = closing.impacts
         self._trends = trends(self.gpu_type, self.design.dense(), self._measured)
-        self._tell(EventKind.JUDGED, _verdict(closing.impacts))
+        self._tell(EventKind.JUDGED, _verdict(closing.impacts), impacts=closing.impacts)
         self._look_up(closing.points)
         self._measure_all(self._take_stock([*opening, *closing.points], ()))
 
@@ -382,8 +383,10 @@ class LaneWorker(threading.Thread):
             if state.over:
                 self._current, self._current_key = "", ""
 
-    def _tell(self, kind: EventKind, message: str, measurement: Measurement | None = None) -> None:
-        self.shared.notes.put(Note(kind, self.gpu_type, message, measurement))
+    def _tell(
+        self, kind: EventKind, message: str, measurement: Measurement | None = None, impacts: tuple[Impact, ...] = ()
+    ) -> None:
+        self.shared.notes.put(Note(kind, self.gpu_type, message, measurement, impacts))
 
 
 def describe(result: Measurement) -> str:

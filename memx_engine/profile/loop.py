@@ -166,7 +166,7 @@ def _listen(
             on_event(ProfileEvent(EventKind.TICK, progress()))
             continue
         ended += note.kind is EventKind.ENDED
-        on_event(ProfileEvent(note.kind, progress(), note.gpu_type, note.message, note.measurement))
+        on_event(ProfileEvent(note.kind, progress(), note.gpu_type, note.message, note.measurement, note.impacts))
 
 
 def refuse_without_resume(store: MeasurementStore, cluster: Cluster, types: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from memx_engine.measurement import Measurement
+from memx_engine.profile.impact import Impact
 
 ETA_POINTS = 5
 """Points that must have been measured before a remaining time is shown."""
@@ -129,13 +130,19 @@ class ProfileProgress:
 
 @dataclass(frozen=True)
 class ProfileEvent:
-    """Something happened to ``gpu_type`` (empty: to the run as a whole). ``message`` is a line for a log pane."""
+    """Something happened to ``gpu_type`` (empty: to the run as a whole).
+
+    Attributes:
+        message: A line for a log pane.
+        impacts: Which parameters matter, once the ablation of the type has told; only with ``judged``.
+    """
 
     kind: EventKind
     progress: ProfileProgress
     gpu_type: str = ""
     message: str = ""
     measurement: Measurement | None = None
+    impacts: tuple[Impact, ...] = ()
 
 
 class Pace:

@@ -55,6 +55,28 @@ def test_the_measured_ablation_decides_what_is_crossed() -> None:
     assert t.progress.planned == len(opening)  # one crossed parameter adds nothing to its own ablation
 
 
+def test_the_verdict_of_a_type_is_told_as_soon_as_its_ablation_is_complete() -> None:
+    events: list[ProfileEvent] = []
+    result = run_profile(CLUSTER, MODEL, JOB, FakeRunner(), MemoryStore(), options=SMALL, on_event=events.append)
+    told = {e.gpu_type: e.impacts for e in events if e.impacts}
+    assert told == {t.gpu_type: t.impacts for t in result.types}
+    assert {e.kind for e in events if e.impacts} == {EventKind.JUDGED}
+    kinds = [e.kind for e in events if e.gpu_type == "mi300x"]
+    assert EventKind.MEASURED in kinds[kinds.index(EventKind.JUDGED) :], "only at the end"
+
+
+def test_failed_points_of_a_store_are_counted_until_they_succeed() -> None:
+    def hangs(point: Point, _attempt: int) -> Measurement:
+        return Measurement(point, Outcome.TIMEOUT, Truth.GPU, "fake") if point.layers == 3 else ok(point)
+
+    store = MemoryStore()
+    result = run_profile(ONE, MODEL, JOB, FakeRunner(hangs), store, options=SMALL)
+    (design,) = design_profile(ONE, MODEL, JOB, max_points=SMALL.max_points).types
+    assert 0 < design.failed(store, "fake") <= result.total("failed") and design.failed(store, "other") == 0
+    run_profile(ONE, MODEL, JOB, FakeRunner(), store, options=replace(SMALL, resume=True, retry_failed=True))
+    assert design.failed(store, "fake") == 0
+
+
 def test_a_store_with_measurements_of_this_cluster_is_refused_without_resume() -> None:
     store = MemoryStore()
     run_profile(ONE, MODEL, JOB, FakeRunner(), store, options=SMALL)
