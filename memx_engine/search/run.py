@@ -134,7 +134,7 @@ class _Search:
                 raise CancelledError("the search was stopped before any plan was found")
             raise no_feasible_plan(space, self.nearest, should_stop=self._cancels)
         objective = self._objective()
-        incumbents = Incumbents(self.options.top, self.options.time_rule, self._ceiling(objective))
+        incumbents = self._incumbents(objective, [bounds for _, bounds in self.bounded])
         self._solve(objective, incumbents)
         if not self.found:
             if self.cancelled:
@@ -195,12 +195,13 @@ class _Search:
         )
         return Objective(self.options.weights or self._auto_weights(), references, self.variance_kind)
 
-    def _ceiling(self, objective: Objective) -> float:
-        """The N-th best Phi of the skeletons' even splits: a limit to start with."""
-        evens = [b.even for _, b in self.bounded if b.even is not None]
+    def _incumbents(self, objective: Objective, bounds: list[Bounds]) -> Incumbents:
+        """No plan yet; the N-th best Phi of these skeletons' even splits is a limit to start with."""
+        evens = [b.even for b in bounds if b.even is not None]
         phis = sorted(objective.phi(f.time_s, f.peak_bytes, f.variance_bytes2) for f in evens)
         # A hair above, so that a skeleton whose even split is its best is still solved.
-        return phis[self.options.top - 1] * (1.0 + 1e-9) if len(phis) >= self.options.top else float("inf")
+        ceiling = phis[self.options.top - 1] * (1.0 + 1e-9) if len(phis) >= self.options.top else float("inf")
+        return Incumbents(self.options.top, self.options.time_rule, ceiling)
 
     def _auto_weights(self) -> Weights:
         margin = 1.0 - min(bounds.utilization for _, bounds in self.bounded)
@@ -210,21 +211,20 @@ class _Search:
         """Rule 3 and the inner solver, the most promising corner first; ties in the order of enumeration."""
         corners = [corner_phi(bounds, objective) for _, bounds in self.bounded]
         order = sorted(range(len(corners)), key=lambda i: (corners[i], i))
-        best_certified = float("inf")
+        # Interleaved estimates may be too low, and the certificate speaks of 1F1B: they close no 1F1B skeleton.
+        plain = self._incumbents(objective, [b for skeleton, b in self.bounded if skeleton.virtual_stages == 1])
         for done, i in enumerate(order):
             if self._stops() and self._may_end():
                 self.unsolved_phi = min(self.unsolved_phi, corners[i])
                 return
             skeleton, bounds = self.bounded[i]
-            if incumbents.closes(bounds, corners[i]):
+            known = plain if skeleton.virtual_stages == 1 else incumbents
+            if known.closes(bounds, corners[i]):
                 self.counts = replace(self.counts, time=self.counts.time + 1)
                 if self.options.time_rule == "paper":
                     self.unsolved_phi = min(self.unsolved_phi, corners[i])
                 continue
-            limit = incumbents.phi_limit
-            if skeleton.virtual_stages == 1:
-                # The certificate speaks of 1F1B alone, so the best of these is never closed either.
-                limit = max(limit, best_certified)
+            limit = known.phi_limit
             if corners[i] > limit and bounds.even is not None and len(self.found) >= _SOLVED_AT_LEAST:
                 best: Assigned | None = assign_even(
                     self.cluster, self.model, skeleton, bounds.even, objective, corners[i]
@@ -233,9 +233,10 @@ class _Search:
                 best = self._assign(skeleton, objective, limit)
             if best is not None:
                 self.found.append(best)
+                found = PlanFigures(best.time_s, best.peak_bytes, best.variance_bytes2)
+                incumbents.add(found, best.phi)
                 if skeleton.virtual_stages == 1:
-                    best_certified = min(best_certified, best.phi)
-                incumbents.add(PlanFigures(best.time_s, best.peak_bytes, best.variance_bytes2), best.phi)
+                    plain.add(found, best.phi)
             elif not self._may_end():
                 self.counts = replace(self.counts, memory=self.counts.memory + 1)
             self._report("solving", done + 1, len(order), incumbents)
