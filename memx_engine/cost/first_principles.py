@@ -113,6 +113,10 @@ class FirstPrinciples:
         text = json.dumps(parts, sort_keys=True)
         self._fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def derive(self, cluster: Cluster, model: TransformerSpec, job: Job) -> FirstPrinciples:
+        """The same corrections for other inputs."""
+        return FirstPrinciples(cluster, model, job, self.corrections)
+
     @property
     def fingerprint(self) -> str:
         return self._fingerprint

@@ -8,6 +8,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from memx_engine.inputs.cluster import Cluster
+from memx_engine.inputs.job import Job
+from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import Estimate, Plan, Provenance, Recompute, Skeleton
 
 Array = NDArray[np.float64]
@@ -80,4 +83,8 @@ class Estimator(Protocol):
 
     def estimate(self, plan: Plan) -> Estimate:
         """Everything predicted of ``plan``, its iteration time by event simulation. Agrees with ``stage_table``."""
+        ...
+
+    def derive(self, cluster: Cluster, model: TransformerSpec, job: Job) -> Estimator:
+        """What predicts changed inputs on the same ground: nothing is measured or learned anew."""
         ...

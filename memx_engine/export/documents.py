@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -90,6 +91,7 @@ def explain_document(explanation: Explanation, cluster: Cluster, model: Transfor
                 for reason in explanation.reasons
             ],
             "plan": None if ranked is None else plan_document(ranked, cluster),
+            "gap": None if explanation.gap is None else asdict(explanation.gap),
         }
     )
 

@@ -46,6 +46,7 @@ class Calibrated:
     ) -> None:
         self.cluster, self.model, self.job = cluster, model, job
         self.calibration, self.compositions = calibration, dict(compositions or {})
+        self._runs_left_out = left_out
         self._left_out = (*calibration.left_out, *left_out)
         self._base = FirstPrinciples(cluster, model, job, calibration.corrections)
         self._fingerprint = self._base.fingerprint
@@ -84,6 +85,10 @@ class Calibrated:
         own, left_out = OfCluster(store, cluster).sorted_out()
         runs = replace(runs, left_out=(*runs.left_out, *left_out))
         return cls.fit(cluster, model, job, [*own, *layers], runs)
+
+    def derive(self, cluster: Cluster, model: TransformerSpec, job: Job) -> Calibrated:
+        """The same factors for other inputs; types are known by their names."""
+        return Calibrated(cluster, model, job, self.calibration, self.compositions, self._runs_left_out)
 
     @property
     def calibrated(self) -> bool:

@@ -69,6 +69,10 @@ class Predicted:
         stages = fit_stages(cluster, model, job, measurements)
         return FirstPrinciples(cluster, model, job) if stages is None else cls(cluster, model, job, stages)
 
+    def derive(self, cluster: Cluster, model: TransformerSpec, job: Job) -> Predicted:
+        """The same learned stages for other inputs."""
+        return Predicted(cluster, model, job, self.stages)
+
     @property
     def fingerprint(self) -> str:
         return self._fingerprint

@@ -16,6 +16,7 @@ from memx_engine.plan import FULL, NONE, Estimate, Plan, Recompute, Skeleton, St
 from memx_engine.search.assign import build_plan
 from memx_engine.search.bounds import PlanFigures, compute_bounds, fixed_split
 from memx_engine.search.diagnose import first_principles
+from memx_engine.search.gap import Gap, gap_to
 from memx_engine.search.objective import PEAK_ALONE, Objective, choose_weights, compute_references
 from memx_engine.search.remedies import plan_remedy
 from memx_engine.search.result import RankedPlan, SearchResult
@@ -25,16 +26,21 @@ from memx_engine.search.solver import Limits, solve
 from memx_engine.search.space import Layout, enumerate_space, idle_gpus, make_skeleton
 from memx_engine.units import GIB
 
-__all__ = ["Explanation", "PlanRequest", "Reason", "explain_plan", "explain_request"]
+__all__ = ["Explanation", "Gap", "PlanRequest", "Reason", "explain_plan", "explain_request"]
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The verdict on a plan, and why. ``plan`` is None only when the plan is invalid; its rank is 0."""
+    """The verdict on a plan, and why.
+
+    ``plan`` is None only when the plan is invalid; its rank is 0. ``gap``: how far it is from the best plan known, None
+    where none is known or the plan is invalid.
+    """
 
     verdict: Verdict
     reasons: tuple[Reason, ...]
     plan: RankedPlan | None
+    gap: Gap | None = None
 
 
 def explain_request(
@@ -229,7 +235,7 @@ def _judge(
     verdict = estimate.verdict
     reasons: list[Reason] = []
     if verdict is Verdict.DOES_NOT_FIT:
-        remedy = plan_remedy(cluster, model, job, plan, estimate)
+        remedy = plan_remedy(cluster, model, job, plan, estimate, estimator.derive)
         for k, (stage, missing) in enumerate(_overfull(estimate)):
             reasons.append(
                 Reason("memory", _memory_words(estimate, stage, plan), stage, missing, remedy if k == 0 else "")
@@ -252,20 +258,22 @@ def _judge(
     if plan.untied:
         reasons.append(Reason("note", "unties the embeddings: first and last stage are of different vendors"))
     phi = scale.phi_of(estimate)
+    gap = None
     if result is not None:
-        reasons += _against(result, plan, phi, estimate)
-    return Explanation(verdict, tuple(reasons), RankedPlan(0, plan, estimate, phi, False))
+        gap = gap_to(result, scale, estimate)
+        reasons += _against(result, gap, plan, estimate)
+    return Explanation(verdict, tuple(reasons), RankedPlan(0, plan, estimate, phi, False), gap)
 
 
-def _against(result: SearchResult, plan: Plan, phi: float, estimate: Estimate) -> Iterator[Reason]:
+def _against(result: SearchResult, gap: Gap, plan: Plan, estimate: Estimate) -> Iterator[Reason]:
     """Where the plan stands in a search's result."""
     best = result.plans[0]
-    slower = estimate.iteration_time_s / best.estimate.iteration_time_s - 1.0
-    ahead = int((result.table.phi < phi).sum())
+    within = " within the limits" if result.limits else ""
     yield Reason(
         "time",
-        f"phi {phi:.4f} is {phi / best.phi - 1.0:+.1%} against the best plan's {best.phi:.4f}, iteration time "
-        f"{slower:+.1%}; {ahead} skeletons of {len(result.table)} have a better plan",
+        f"phi {gap.phi:.4f} is {gap.excess:+.1%} against the best plan's {gap.best_phi:.4f}{within}, iteration time "
+        f"{gap.time_excess:+.1%}; {gap.ahead} skeletons of {len(result.table)} have a better plan. The best: "
+        f"{_shape_words(best.plan)}",
     )
     listed = next((other for other in result.table.plans if other.skeleton == plan.skeleton), None)
     if listed is None and estimate.verdict is not Verdict.DOES_NOT_FIT:
@@ -276,6 +284,14 @@ def _against(result: SearchResult, plan: Plan, phi: float, estimate: Estimate) -
             f"the search lists this skeleton with layers {','.join(map(str, listed.layers))} and recompute "
             f"{','.join(map(str, listed.recompute))}",
         )
+
+
+def _shape_words(plan: Plan) -> str:
+    shape = plan.skeleton
+    return (
+        f"TP {shape.tp}, PP {shape.pp}, DP {shape.dp}, micro-batch {shape.micro_batch} on "
+        f"{' > '.join(shape.type_order)}, layers {','.join(map(str, plan.layers))}"
+    )
 
 
 def _overfull(estimate: Estimate) -> list[tuple[int, float]]:

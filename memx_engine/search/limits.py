@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from memx_engine.cost.table import Estimator, StageTable
+from memx_engine.inputs.cluster import Cluster
+from memx_engine.inputs.job import Job
+from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import Estimate, Plan, Provenance, Recompute, Skeleton
 from memx_engine.units import GIB
 
@@ -179,6 +182,9 @@ class LimitedEstimator:
 
     def estimate(self, plan: Plan) -> Estimate:
         return self.base.estimate(plan)
+
+    def derive(self, cluster: Cluster, model: TransformerSpec, job: Job) -> LimitedEstimator:
+        return LimitedEstimator(self.base.derive(cluster, model, job), self.limits)
 
 
 def limited(estimator: Estimator, limits: OperatorLimits) -> Estimator:

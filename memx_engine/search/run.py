@@ -132,14 +132,14 @@ class _Search:
         if not self.bounded:
             if self.cancelled:
                 raise CancelledError("the search was stopped before any plan was found")
-            raise no_feasible_plan(space, self.nearest, should_stop=self._cancels)
+            raise no_feasible_plan(space, self.nearest, make_estimator=self.estimator.derive, should_stop=self._cancels)
         objective = self._objective()
         incumbents = self._incumbents(objective, [bounds for _, bounds in self.bounded])
         self._solve(objective, incumbents)
         if not self.found:
             if self.cancelled:
                 raise CancelledError("the search was stopped before any plan was found")
-            raise no_feasible_plan(space, self.nearest, should_stop=self._cancels)
+            raise no_feasible_plan(space, self.nearest, make_estimator=self.estimator.derive, should_stop=self._cancels)
         fastest = self._fastest(objective)
         self._report("ranking", 0, 1, incumbents, force=True)
         ranking = rank(self.found, fastest, objective, self.estimator, self.options.rescored, self._cancels)

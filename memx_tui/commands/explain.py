@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,6 +11,7 @@ import click
 
 from memx_engine import InputError
 from memx_tui.commands.options import compute_options, input_options, job_options, load_inputs, start_work
+from memx_tui.commands.plan import run_search
 from memx_tui.commands.stored import stored_estimator
 from memx_tui.output import emit, emit_json, say
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
         Job,
         PlanRequest,
         Recompute,
+        SearchOptions,
+        SearchResult,
         TransformerSpec,
     )
 
@@ -46,6 +50,13 @@ _SHAPE = ("tp", "pp", "dp")
     help="Recompute of each stage, one word for all, or auto (default).",
 )
 @click.option("--schedule", metavar="1f1b|interleaved:V", default="1f1b", show_default=True, help="Pipeline schedule.")
+@click.option("--gap", is_flag=True, help="Search too, and say how far the plan is from the best.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(0, min_open=True),
+    metavar="S",
+    help="With --gap: search for S seconds at most.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the judgement as one JSON object.")
 @compute_options
 def command(
@@ -57,6 +68,8 @@ def command(
     layers: str | None,
     recompute: str | None,
     schedule: str,
+    gap: bool,
+    time_limit: float | None,
     as_json: bool,
     workspace: Path | None,
     seed: int,
@@ -72,6 +85,11 @@ def command(
     memx-tui explain plan.yaml
     memx-tui explain --cluster a800x8 --model llama3-8b --tp 2 --pp 2 --dp 2 --mbs 1 --recompute none
     """
+    from memx_engine import SearchOptions
+
+    if time_limit is not None and not gap:
+        raise InputError("limits a search", where="--time-limit", hint="add --gap to search")
+    options = SearchOptions(time_limit_s=time_limit, seed=seed, threads=threads) if gap else None
     if plan is not None:
         given = [f"--{n.replace('_', '-')}" for n, v in [*flags.items(), ("cluster", cluster), ("model", model)] if v]
         given += ["--job"] if job_file else []
@@ -81,7 +99,7 @@ def command(
                 "the plan file already says this", where=", ".join(given), hint="give a plan file or flags, not both"
             )
         start_work(workspace, log_level, only_reads=True)
-        _explain_file(plan, workspace, as_json)
+        _explain_file(plan, workspace, options, as_json)
         return
     request = _request(flags, layers, recompute, schedule)
     start_work(workspace, log_level, only_reads=True)
@@ -97,7 +115,8 @@ def command(
         },
     )
     estimator = stored_estimator(*loaded, workspace)
-    explanation = explain_request(*loaded, request, estimator=estimator)
+    result = None if options is None else _search(loaded, options, estimator)
+    explanation = explain_request(*loaded, request, estimator=estimator, result=result)
     _show(explanation, loaded, _assumed(loaded, estimator), as_json)
 
 
@@ -159,13 +178,28 @@ def parse_schedule(text: str) -> int:
     )
 
 
-def _explain_file(source: str, workspace: Path | None, as_json: bool) -> None:
-    from memx_engine import explain_plan, load_plan
+def _search(inputs: Inputs, options: SearchOptions, estimator: FirstPrinciples | Calibrated) -> SearchResult | None:
+    """The search that a plan is compared with; None, told, where nothing fits."""
+    from memx_engine import NoFeasiblePlanError
+
+    try:
+        return run_search(inputs, options, estimator)
+    except NoFeasiblePlanError as error:
+        say(f"memx-tui: nothing to compare with: {error.message}")
+        return None
+
+
+def _explain_file(source: str, workspace: Path | None, options: SearchOptions | None, as_json: bool) -> None:
+    from memx_engine import explain_plan, gap_by_certificate, load_plan
 
     file = load_plan(source)
     inputs = (file.cluster, file.model, file.job)
     estimator = stored_estimator(*inputs, workspace)
-    explanation = explain_plan(*inputs, file.plan, objective=file.objective, estimator=estimator)
+    result = None
+    if options is not None:
+        options = replace(options, objective=file.objective, limits=file.limits)
+        result = _search(inputs, options, estimator)
+    explanation = explain_plan(*inputs, file.plan, objective=file.objective, estimator=estimator, result=result)
     changed = file.predictor_fingerprint != estimator.fingerprint
     if changed:
         say(
@@ -174,6 +208,9 @@ def _explain_file(source: str, workspace: Path | None, as_json: bool) -> None:
         )
         if workspace is None and file.provenance != estimator.provenance:
             say("  to judge it on the same measurements, give the --workspace it was planned with")
+    if explanation.gap is None and explanation.plan is not None and file.certificate is not None and not changed:
+        known = gap_by_certificate(file.certificate, file.objective, explanation.plan.estimate)
+        explanation = replace(explanation, gap=known)
     _show(explanation, inputs, _assumed(inputs, estimator), as_json, predictor_changed=changed)
 
 

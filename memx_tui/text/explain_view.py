@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from memx_engine import gib
+from memx_tui.text import numbers
 from memx_tui.text.plan_view import VERDICT_LOOKS, VERDICT_WORDS, cluster_line, job_line, plan_block
 from memx_tui.text.search_view import assumed_block
 from memx_tui.text.style import Style
 
 if TYPE_CHECKING:
-    from memx_engine import Cluster, Explanation, Job, TransformerSpec
+    from memx_engine import Cluster, Explanation, Gap, Job, TransformerSpec
 
 
 def explain_text(explanation: Explanation, heading: Sequence[str], assumed: Sequence[str], style: Style) -> str:
@@ -24,10 +25,25 @@ def explain_text(explanation: Explanation, heading: Sequence[str], assumed: Sequ
         lines.extend(style.wrap(f"{place}{reason.message}{missing} [{reason.rule}]", "   ", first=" - "))
         if reason.remedy:
             lines.extend(style.wrap(f"remedy: {reason.remedy}", "     ", first="   "))
+    if explanation.gap is not None:
+        lines.extend(style.wrap(gap_words(explanation.gap), "   ", first=" - "))
     if explanation.plan is not None:
         lines.extend(["", *plan_block("The plan", explanation.plan.plan, explanation.plan.estimate, style)])
     lines.extend(["", *assumed_block(assumed, style)])
     return "\n".join(lines)
+
+
+def gap_words(gap: Gap) -> str:
+    """How far the plan is from the best known, where the reasons do not say it, and from what is proven."""
+    words = ""
+    if gap.time_excess is None:
+        best = numbers.phi(gap.best_phi)
+        words = f"Φ by the additive time {numbers.phi(gap.phi)}, of the best plan of its search {best}; "
+    if gap.bound_gap is None:
+        return f"{words}no lower bound is proven [gap]"
+    if gap.bound_gap <= 1e-9:
+        return f"{words}proven: no plan of the space has a lower Φ [gap]"
+    return f"{words}at most {gap.bound_gap:.1%} of Φ can be gained, by the additive time [gap]"
 
 
 def inputs_heading(title: str, inputs: tuple[Cluster, TransformerSpec, Job], style: Style) -> list[str]:

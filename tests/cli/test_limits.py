@@ -169,3 +169,27 @@ def test_memory_that_is_used_up_is_named(tmp_path: Path, capsys: pytest.CaptureF
     file = cluster(tmp_path, "a100-sxm-80g, count: 2, memory_used_gib: 79.5")
     message = refused(capsys, 3, "--cluster", file, "--model", "llama3.2-1b")
     assert "GiB short" in message and "freeing the memory already in use (79.5 GiB on a100-sxm-80g)" in message
+
+
+def explained(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    assert cli.run(["explain", "--json", *arguments]) == 0
+    out: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return out
+
+
+def test_explain_says_how_far_a_plan_is_from_the_best(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inputs = ["--cluster", cluster(tmp_path, "a100-sxm-80g, count: 4"), "--model", "llama3.2-1b"]
+    shape = ["--tp", "4", "--pp", "1", "--dp", "1", "--mbs", "1"]
+    judged = explained(capsys, *inputs, *SMALL, *shape, "--gap")
+    best = planned(capsys, *inputs)["plans"][0]
+    assert judged["gap"]["best_phi"] == pytest.approx(best["phi"])
+    assert judged["gap"]["excess"] > 0 and judged["gap"]["bound_gap"] > 0
+    assert explained(capsys, *inputs, *SMALL, *shape)["gap"] is None
+    file = tmp_path / "plan.yaml"
+    planned(capsys, *inputs, "-o", str(file), "--pin-recompute", "full")
+    assert explained(capsys, str(file))["gap"]["excess"] == pytest.approx(0.0)
+    again = explained(capsys, str(file), "--gap")["gap"]
+    assert again["excess"] == pytest.approx(0.0) and again["ahead"] == 0
+    assert cli.run(["explain", str(file)]) == 0
+    assert "no plan of the space has a lower Φ [gap]" in capsys.readouterr().out.replace("\n   ", " ")
+    assert cli.run(["explain", str(file), "--time-limit", "5"]) == 2

@@ -38,6 +38,9 @@ class TableEstimator:
         self.cluster, self.model, self.job, self.memory_scale = cluster, model, job, memory_scale
         self.estimates = 0
 
+    def derive(self, cluster: Cluster, model: TransformerSpec, job: Job) -> TableEstimator:
+        return TableEstimator(cluster, model, job, memory_scale=self.memory_scale)
+
     def stage_table(self, skeleton: Skeleton) -> StageTable:
         layers, v, pp = self.model.layers, skeleton.virtual_stages, skeleton.pp
         shape = (pp, layers + 1, len(OPTIONS))
