@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from memx_engine.errors import UnsupportedModelError as UnsupportedModelError
     from memx_engine.evaluate.accuracy import AccuracyOptions as AccuracyOptions
     from memx_engine.evaluate.accuracy import AccuracyTable as AccuracyTable
+    from memx_engine.evaluate.command import Ground as Ground
     from memx_engine.evaluate.command import evaluate as _evaluate
+    from memx_engine.evaluate.command import is_testbed as is_testbed
     from memx_engine.export.comparison import compare_document as compare_document
     from memx_engine.export.comparison import comparison_notes as comparison_notes
     from memx_engine.export.documents import explain_document as explain_document
@@ -152,6 +154,7 @@ _HOMES = {
         "UnsupportedModelError",
     ),
     "evaluate.accuracy": ("AccuracyOptions", "AccuracyTable"),
+    "evaluate.command": ("Ground", "is_testbed"),
     "export.comparison": ("compare_document", "comparison_notes"),
     "export.documents": ("explain_document", "search_document"),
     "export.plan_file": ("PlanFile", "load_plan", "plan_file", "plan_text", "save_plan"),

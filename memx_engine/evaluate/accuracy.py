@@ -10,7 +10,7 @@ import numpy as np
 
 from memx_engine.errors import CancelledError, InputError
 from memx_engine.evaluate.methods import METHODS, Predictions, Split, Truth
-from memx_engine.evaluate.metrics import coverage_pct, mean_over, memory_metrics, time_metrics
+from memx_engine.evaluate.metrics import coverage_pct, half_width_pct, mean_over, memory_metrics, time_metrics
 from memx_engine.evaluate.rows import JudgedTable
 from memx_engine.predict.iteration_model import grouped_folds
 
@@ -98,12 +98,12 @@ def accuracy(
             "calibrate": options.calibrate,
             "seeds": list(options.seeds),
             "skipped": [{"row": label, "reason": reason} for label, reason in skipped],
-            "rows": [{"method": name, "source": test.name, **_counted(mean_over(figures[name]))} for name in METHODS],
+            "rows": [{"method": name, "source": test.name, **counted(mean_over(figures[name]))} for name in METHODS],
         }
     )
 
 
-def _counted(figures: dict[str, Any]) -> dict[str, Any]:
+def counted(figures: dict[str, Any]) -> dict[str, Any]:
     """Counts are whole numbers again after the mean over seeds."""
     return {k: round(v) if k in ("n", "n_time", "n_memory") and v is not None else v for k, v in figures.items()}
 
@@ -175,11 +175,6 @@ def _figures(truth: Truth, judged: Any, made: Sequence[Predictions]) -> dict[str
         **memory_metrics(values[sized, 1], measured[sized, 1], types),
         "coverage_95_pct": coverage_pct(values[timed, 0], widths[timed, 0], measured[timed, 0]),
         "memory_coverage_95_pct": coverage_pct(values[sized, 1], widths[sized, 1], measured[sized, 1]),
-        "interval_width_pct": _half_width(widths[timed, 0]),
+        "interval_width_pct": half_width_pct(widths[timed, 0]),
         "oom": None,
     }
-
-
-def _half_width(widths: Any) -> float | None:
-    known = widths[np.isfinite(widths)]
-    return float(100.0 * np.expm1(np.median(known))) if len(known) else None

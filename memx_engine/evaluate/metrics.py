@@ -64,6 +64,12 @@ def coverage_pct(predicted: Array, width: Array, measured: Array) -> float | Non
     return float(100.0 * inside.mean())
 
 
+def half_width_pct(widths: Array) -> float | None:
+    """The median half width in percent, of half widths of logarithms; None where none is known."""
+    known = widths[np.isfinite(widths)]
+    return float(100.0 * np.expm1(np.median(known))) if len(known) else None
+
+
 def coverage_band_pct(rows: int, held_out: int, level: float = 0.95, confidence: float = 0.99) -> tuple[float, float]:
     """Where the coverage of ``rows`` new rows lies with ``confidence`` when ``held_out`` rows set the width.
 

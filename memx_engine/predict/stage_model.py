@@ -35,7 +35,7 @@ from memx_engine.predict.stage_features import stage_features
 from memx_engine.profile.costs import PointCosts
 
 STAGE_SETTINGS = BoosterSettings(
-    rounds=250, depth=5, learning_rate=0.08, subsample=0.8, columns=0.5, min_child_weight=1.0, l2=0.5
+    rounds=250, depth=5, learning_rate=0.08, subsample=0.8, columns=0.5, min_child_weight=1.0, l2=0.5, bins=64
 )
 
 PRIOR_POINTS = 1.0

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from memx_engine import OutputError
-from memx_tui.commands.options import compute_options, start_work
+from memx_engine import InputError, OutputError
+from memx_tui.commands.options import compute_options, input_options, start_work
 from memx_tui.commands.plan import refuse_unwritable, stop_on_interrupt
 from memx_tui.output import emit, emit_json
+
+if TYPE_CHECKING:
+    from memx_engine import Ground
 
 _LISTS = ("--truth", "--train", "--test")
 
@@ -41,7 +45,10 @@ def expand_lists(args: list[str]) -> list[str]:
 
 @click.command(cls=_WithLists)
 @click.option(
-    "--truth", multiple=True, metavar="FILE...", help="Tables whose rows are learned from and judged in turn."
+    "--truth",
+    multiple=True,
+    metavar="FILE...|testbed[:hard][:SEED]",
+    help="Tables whose rows are learned from and judged in turn; or the simulated cluster.",
 )
 @click.option("--train", multiple=True, metavar="FILE...", help="Tables to learn from.")
 @click.option("--test", multiple=True, metavar="FILE...", help="Tables to judge.")
@@ -50,6 +57,13 @@ def expand_lists(args: list[str]) -> list[str]:
 @click.option("--train-rows", type=click.IntRange(1), metavar="N", help="Learn from N rows only, judge the others.")
 @click.option(
     "--calibrate", type=click.IntRange(0), default=0, metavar="N", help="Configurations of the test known beforehand."
+)
+@input_options
+@click.option(
+    "--measured-on", metavar="FILE|SAMPLE", help="Testbed: the cluster that is measured, where it is not --cluster."
+)
+@click.option(
+    "--plans", type=click.IntRange(3, 10_000), default=150, show_default=True, help="Testbed: plans judged per seed."
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON document there.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
@@ -64,6 +78,10 @@ def command(
     folds: int | None,
     train_rows: int | None,
     calibrate: int,
+    cluster: str | None,
+    model: str | None,
+    measured_on: str | None,
+    plans: int,
     output: Path | None,
     force: bool,
     as_json: bool,
@@ -74,9 +92,12 @@ def command(
 ) -> None:
     """Judge first principles, the paper's direct form and the learned predictor on measured runs.
 
-    Rows of one configuration are never both learned from and judged. Figures are means over five seeds, from --seed on.
+    Rows of one configuration are never both learned from and judged. On the testbed the minimal set of points is
+    learned from, and whole plans that nobody measured are judged. Figures are means over five seeds, from --seed on.
 
     \b
+    memx-tui evaluate --truth testbed
+    memx-tui evaluate --truth testbed:hard --cluster paper-40gpu --measured-on paper-20gpu
     memx-tui evaluate --truth runs.csv --folds 5
     memx-tui evaluate --train single.csv --test multi.csv --calibrate 4 --json
     """
@@ -96,6 +117,7 @@ def command(
                 test=test,
                 table=table,
                 options=options,
+                ground=_ground(truth, cluster, model, measured_on, plans),
                 on_progress=progress,
                 should_stop=stop.is_set,
             )
@@ -112,6 +134,25 @@ def command(
     from memx_tui.text.style import Style
 
     emit(accuracy_text(made.document, Style.of(sys.stdout)))
+
+
+def _ground(
+    truth: tuple[str, ...], cluster: str | None, model: str | None, measured_on: str | None, plans: int
+) -> Ground | None:
+    """What the testbed simulates; None for tables, which say themselves where they were measured."""
+    from memx_engine import Ground, is_testbed, load_cluster, load_model, resolve_job
+
+    if not any(is_testbed(name) for name in truth):
+        given = {"--cluster": cluster, "--model": model, "--measured-on": measured_on}
+        named = [flag for flag, value in given.items() if value is not None]
+        if named:
+            raise InputError("only a testbed is told this: tables name their own", where=", ".join(named))
+        return None
+    default = Ground.default()
+    judged = load_cluster(cluster) if cluster else default.cluster
+    spec = load_model(model) if model else default.model
+    measured = load_cluster(measured_on) if measured_on else None
+    return Ground(judged, spec, resolve_job(judged, spec), measured, plans)
 
 
 def _write(document: dict[str, object], output: Path) -> None:

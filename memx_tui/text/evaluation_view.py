@@ -27,6 +27,8 @@ def accuracy_text(document: dict[str, Any], style: Style) -> str:
     rows = document["rows"]
     first = rows[0]
     judged = f"{first['n']} rows ({first['n_time']} with time, {first['n_memory']} with memory)"
+    if document["provenance"] == "simulated":
+        judged = f"{first['n']} plans of {document['model']} on {document['cluster']}"
     trained = f", learned from {document['trained_on']}" if document["trained_on"] else ""
     lines = [
         style.paint(f"Accuracy on {document['truth']}: {judged}{trained}", "bold"),
@@ -41,6 +43,11 @@ def accuracy_text(document: dict[str, Any], style: Style) -> str:
     for name in sorted({name for row in rows for name in row["memory_by_type_pct"] or {}}):
         values = [(row["memory_by_type_pct"] or {}).get(name) for row in rows]
         lines.append(f"{'memory ' + name:<{width}}" + "".join(f"{_figure(v, '%'):>18}" for v in values))
+    if any(row["oom"] for row in rows):
+        words = {"tp": "rightly", "fp": "wrongly", "fn": "missed"}
+        for key, word in words.items():
+            values = [f"{row['oom'][key]:.1f}" if row["oom"] else "-" for row in rows]
+            lines.append(f"{'out of memory, ' + word:<{width}}" + "".join(f"{v:>18}" for v in values))
     reasons = Counter(item["reason"] for item in document["skipped"])
     if reasons:
         lines += ["", f"{reasons.total()} rows cannot be judged:"]
