@@ -80,6 +80,18 @@ class StagePlacement:
     dp: int
     ranks: tuple[int, ...]
 
+    def __hash__(self) -> int:
+        # Computed once: a search keys thousands of look-ups by placements of thousands of ranks.
+        known: int | None = self.__dict__.get("_hash")
+        if known is None:
+            known = hash((self.gpu_type, self.tp, self.dp, self.ranks))
+            self.__dict__["_hash"] = known
+        return known
+
+    def __getstate__(self) -> dict[str, object]:
+        # Hashes of words differ between processes.
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+
 
 @dataclass(frozen=True)
 class Skeleton:

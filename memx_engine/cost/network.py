@@ -7,6 +7,7 @@ Bandwidth that a node's GPUs share is divided among the edges that use it at the
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +73,23 @@ class PlacementNetwork:
     capacity_bytes: Array
 
 
+@dataclass(frozen=True, eq=False)
+class _Members:
+    """A stage's GPUs, the nodes they are on, and the least capacity among them."""
+
+    ranks: Ranks
+    nodes: tuple[int, ...]
+    capacity_bytes: float
+
+
+@dataclass(frozen=True)
+class _Crossing:
+    """From one stage to another; ``staged`` where the ends are of different vendors, so that it goes over the host."""
+
+    rate: Rate
+    staged: bool
+
+
 class Network:
     """The links of one cluster as arrays over ranks, and the rates of placements, remembered."""
 
@@ -97,8 +115,11 @@ class Network:
         self._host_latency = np.array([host.latency_s if host else 0.0 for host in hosts])
         self._host_shared = np.array([bool(host and host.shared) for host in hosts])
         self.has_host_links = all(host is not None for host in hosts)
+        self._any_shared = bool(self._shared.any())
         self._placed: dict[tuple[StagePlacement, ...], PlacementNetwork] = {}
-        self._ringed: dict[frozenset[StagePlacement], dict[StagePlacement, tuple[Rate, Rate]]] = {}
+        self._crossings: dict[tuple[StagePlacement, StagePlacement], _Crossing] = {}
+        self._ringed: dict[tuple[StagePlacement, ...], tuple[Rate, Rate]] = {}
+        self._members: dict[StagePlacement, _Members] = {}
 
     @property
     def spans_vendors(self) -> bool:
@@ -115,47 +136,67 @@ class Network:
         return known
 
     def _measure(self, placements: tuple[StagePlacement, ...]) -> PlacementNetwork:
-        ranks = [np.array(p.ranks, dtype=np.int64) for p in placements]
-        sending, receiving, boundary = [], [], []
-        for i in range(len(placements) - 1):
-            a, b = _pairs(placements[i], ranks[i], placements[i + 1], ranks[i + 1])
-            sending.append(a)
-            receiving.append(b)
-            boundary.append(np.full(len(a), i))
-        p2p: tuple[Rate, ...] = ()
-        staged: tuple[bool, ...] = ()
-        wrap = ends = Rate()
-        cross = False
-        if len(placements) > 1:
-            a, b, group = np.concatenate(sending), np.concatenate(receiving), np.concatenate(boundary)
-            p2p = self._worst(a, b, group, len(placements) - 1, concurrent=group)
-            differ = self._vendor[a] != self._vendor[b]
-            staged = tuple(bool(x) for x in np.bincount(group, differ, len(placements) - 1) > 0)
-            a, b = _pairs(placements[-1], ranks[-1], placements[0], ranks[0])
-            wrap = ends = self._worst(a, b, np.zeros(len(a), dtype=np.int64), 1)[0]
-            cross = bool((self._vendor[a] != self._vendor[b]).any())
-        rings = self._both_rings(placements, ranks)
+        members = [self._members_of(p) for p in placements]
+        boundaries = list(pairwise(placements))
+        around = [*boundaries, (placements[-1], placements[0])] if boundaries else []
+        crossings = self._cross(around)
+        ends = crossings[-1] if crossings else _Crossing(Rate(), False)
+        rings = self._both_rings(placements, members)
         return PlacementNetwork(
-            p2p=p2p,
-            wrap=wrap,
+            p2p=tuple(crossing.rate for crossing in crossings[:-1]),
+            wrap=ends.rate,
             tp=tuple(tensor for tensor, _ in rings),
             dp=tuple(data for _, data in rings),
-            ends=ends,
-            ends_cross_vendors=cross,
-            staged=staged,
-            capacity_bytes=np.array([self._capacity[r].min() for r in ranks]),
+            ends=ends.rate,
+            ends_cross_vendors=ends.staged,
+            staged=tuple(crossing.staged for crossing in crossings[:-1]),
+            capacity_bytes=np.array([m.capacity_bytes for m in members]),
         )
 
-    def _both_rings(self, placements: tuple[StagePlacement, ...], ranks: list[Ranks]) -> list[tuple[Rate, Rate]]:
-        """Tensor- and data-parallel rates of every stage; they do not depend on the stages' order."""
-        key = frozenset(placements)
-        known = self._ringed.get(key)
+    def _members_of(self, placement: StagePlacement) -> _Members:
+        known = self._members.get(placement)
         if known is None:
-            tensor, data = (self._rings(placements, ranks, tensor=t) for t in (True, False))
-            if len(self._ringed) >= _REMEMBERED:
-                del self._ringed[next(iter(self._ringed))]
-            known = self._ringed[key] = dict(zip(placements, zip(tensor, data, strict=True), strict=True))
-        return [known[p] for p in placements]
+            ranks = np.array(placement.ranks, dtype=np.int64)
+            nodes = tuple(np.unique(self._node[ranks]).tolist())
+            known = self._members[placement] = _Members(ranks, nodes, float(self._capacity[ranks].min()))
+        return known
+
+    def _cross(self, pairs: list[tuple[StagePlacement, StagePlacement]]) -> list[_Crossing]:
+        """Transfers from one stage to another; each boundary has the links to itself, so a pair is looked up once."""
+        new = [pair for pair in dict.fromkeys(pairs) if pair not in self._crossings]
+        if new:
+            edges = [_pairs(a, self._members_of(a).ranks, b, self._members_of(b).ranks) for a, b in new]
+            a, b = (np.concatenate([edge[k] for edge in edges]) for k in (0, 1))
+            group = np.repeat(np.arange(len(new)), [len(sending) for sending, _ in edges])
+            rates = self._worst(a, b, group, len(new), concurrent=group)
+            staged = np.bincount(group, self._vendor[a] != self._vendor[b], len(new)) > 0
+            for pair, rate, over_host in zip(new, rates, staged.tolist(), strict=True):
+                self._crossings[pair] = _Crossing(rate, over_host)
+        return [self._crossings[pair] for pair in pairs]
+
+    def _both_rings(self, placements: tuple[StagePlacement, ...], members: list[_Members]) -> list[tuple[Rate, Rate]]:
+        """Tensor- and data-parallel rates of every stage.
+
+        A stage's rings depend on the stages that share a node with it, in whatever order; where no link is shared, on
+        nothing else.
+        """
+        keys: list[tuple[StagePlacement, ...]] = [(p,) for p in placements]
+        if self._any_shared:
+            on_node: dict[int, list[StagePlacement]] = {}
+            for placement, member in zip(placements, members, strict=True):
+                for node in member.nodes:
+                    on_node.setdefault(node, []).append(placement)
+            for i, member in enumerate(members):
+                beside = {p for node in member.nodes for p in on_node[node]}
+                keys[i] = (placements[i], *sorted(beside, key=lambda p: p.ranks))
+        new = [i for i, key in enumerate(keys) if key not in self._ringed]
+        if new:
+            at_once = range(len(placements)) if self._any_shared else new
+            some = tuple(placements[i] for i in at_once)
+            ranks = [members[i].ranks for i in at_once]
+            tensor, data = (self._rings(some, ranks, tensor=t) for t in (True, False))
+            self._ringed |= {keys[i]: pair for i, pair in zip(at_once, zip(tensor, data, strict=True), strict=True)}
+        return [self._ringed[key] for key in keys]
 
     def _rings(self, placements: tuple[StagePlacement, ...], ranks: list[Ranks], *, tensor: bool) -> tuple[Rate, ...]:
         """Rate of every stage's tensor- or data-parallel rings, all rings of all stages running at once."""

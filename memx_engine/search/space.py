@@ -58,6 +58,7 @@ class Placer:
             self._by_node.setdefault(gpu.gpu_type.name, {}).setdefault(gpu.node_index, []).append(gpu.rank)
         self._groups = lru_cache(maxsize=None)(self._cut_groups)
         self._stages = lru_cache(maxsize=None)(self._cut_stages)
+        self._placed: dict[tuple[int, int, int], StagePlacement] = {}
 
     def largest_group(self, gpu_type: str) -> int:
         """The most GPUs of a type in one node: no TP can be larger."""
@@ -70,6 +71,14 @@ class Placer:
     def stages(self, gpu_type: str, tp: int, dp: int, sites: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Rank lists of the stages that a type's GPUs on ``sites`` give; empty when they give none."""
         return self._stages(gpu_type, tp, dp, sites)
+
+    def placement(self, gpu_type: str, tp: int, dp: int, ranks: tuple[int, ...]) -> StagePlacement:
+        """The stage on ``ranks``, one of :meth:`stages`; the same object each time, so that look-ups by it are fast."""
+        key = (id(ranks), tp, dp)
+        known = self._placed.get(key)
+        if known is None or known.ranks is not ranks:
+            known = self._placed[key] = StagePlacement(gpu_type, tp, dp, ranks)
+        return known
 
     def _cut_groups(self, gpu_type: str, tp: int) -> tuple[tuple[int, ...], ...]:
         out = []
@@ -267,7 +276,8 @@ def enumerate_space(
                             seen.add(key)
                         pruned += len(sizes) * len(depths) - legal
                         if legal:
-                            layouts.append(Layout(tp, dp, tuple(StagePlacement(name, tp, dp, r) for name, r in chosen)))
+                            placed = tuple(placer.placement(name, tp, dp, r) for name, r in chosen)
+                            layouts.append(Layout(tp, dp, placed))
     return Space(
         cluster, job, model, tuple(layouts), pruned, micro_batches, depths, excluded, tp_sizes, dp_sizes, limits
     )
