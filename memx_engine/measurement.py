@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import cached_property
 
@@ -59,7 +59,7 @@ class Point:
     @cached_property
     def key(self) -> str:
         """Hash of everything that can change the result; the same point on the same type has the same key."""
-        document = asdict(self)
+        document = {f.name: getattr(self, f.name) for f in fields(self)}
         document["model"] = self.model.fingerprint
         document["recompute"] = str(self.recompute)
         return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:20]

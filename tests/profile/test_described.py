@@ -11,7 +11,9 @@ import pytest
 
 from memx_engine.errors import InputError
 from memx_engine.inputs.cluster import Cluster, GpuGroup, GpuType, Link, Node
+from memx_engine.inputs.model_file import load_model
 from memx_engine.measurement import Measurement, Outcome, Point, Truth
+from memx_engine.plan import FULL
 from memx_engine.predict.calibrated import Calibrated
 from memx_engine.profile.described import OfCluster, described
 from memx_engine.profile.loop import ProfileOptions, refuse_without_resume, run_profile
@@ -160,3 +162,9 @@ def test_a_workspace_of_schema_1_is_read_as_it_is_and_brought_up_to_date_by_a_wr
 def test_what_schema_1_stored_counts_where_the_devices_memory_agrees(gib: int, own: bool) -> None:
     assert OfCluster(MemoryStore(), cluster()).owns(old_measurement(gib << 30)) is own
     assert OfCluster(MemoryStore(), cluster()).owns(old_measurement(None))
+
+
+def test_the_key_of_a_point_is_the_same_in_every_release() -> None:
+    # Another key for the same point would make every stored measurement of it worthless.
+    point = Point("mi300x", load_model("llama2-7b"), 4, 2, 4096, 8, embedding=True, recompute=FULL, in_flight=3)
+    assert point.key == "9e8e33f4a7fa7bea7b9a"
