@@ -6,21 +6,39 @@ from collections import Counter
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from memx_engine.cost.table import StageTable
 from memx_engine.search.bounds import as_1f1b
 
 
-def count_plans(table: StageTable, *, one_recompute: bool = False) -> int:
-    """Plans of one skeleton, whether they fit or not; ``one_recompute``: the same strategy on every stage."""
+def count_plans(table: StageTable, *, one_recompute: bool = False, max_layer_difference: int | None = None) -> int:
+    """Plans of one skeleton, whether they fit or not.
+
+    Args:
+        one_recompute: The same strategy on every stage.
+        max_layer_difference: Most that two stages' layer counts may differ; None counts every split.
+    """
+    difference = None if max_layer_difference is None else max_layer_difference // table.virtual_stages
     table = as_1f1b(table)
     exists = np.isfinite(table.memory_bytes)
-    if not one_recompute:
-        return _count(exists.sum(axis=2).astype(np.int64).tobytes(), table.stages, table.layers)
-    return sum(
-        _count(exists[:, :, r].astype(np.int64).tobytes(), table.stages, table.layers)
-        for r in range(len(table.options))
-    )
+    options = range(exists.shape[2]) if one_recompute else ()
+    ways = [exists[:, :, r].astype(np.int64) for r in options] or [exists.sum(axis=2).astype(np.int64)]
+    return sum(_splits(w, table.layers, difference) for w in ways)
+
+
+def _splits(ways: NDArray[np.int64], layers: int, difference: int | None) -> int:
+    """Ways to place all layers on stages of which the i-th has ``ways[i, n]`` ways to hold n."""
+    stages, n = len(ways), np.arange(layers + 1)
+    if difference is None:
+        return _count(ways.tobytes(), stages, layers)
+
+    def within(low: int, high: int) -> int:
+        return _count(np.where((n >= low) & (n <= high), ways, 0).tobytes(), stages, layers) if low <= high else 0
+
+    # A split whose least count is ``low`` lies in that window, and not in the one that begins above it.
+    lows = range(max(1, -(-layers // stages) - difference), layers // stages + 1)
+    return sum(within(low, low + difference) - within(low + 1, low + difference) for low in lows)
 
 
 @lru_cache(maxsize=4096)

@@ -164,7 +164,11 @@ class _Search:
             bounds = compute_bounds(table, one_recompute=self.one_recompute, variance_kind=self.variance_kind)
             bounds = self.limits.bounds_within(bounds)
             self.recompute |= dict.fromkeys(table.options)
-            self.plans_covered += count_plans(table, one_recompute=self.one_recompute)
+            self.plans_covered += count_plans(
+                table,
+                one_recompute=self.one_recompute,
+                max_layer_difference=self.limits.max_layer_difference,
+            )
             if self.nearest is None or bounds.excess_bytes < self.nearest[1].excess_bytes:
                 self.nearest = (skeleton, bounds)
             if bounds.fits:

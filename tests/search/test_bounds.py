@@ -58,3 +58,8 @@ def test_count_of_plans_is_exact(seed: int) -> None:
     assert count_plans(table) == sum(1 for _ in every_plan(table))
     same = sum(1 for _, options in every_plan(table) if len(set(options)) == 1)
     assert count_plans(table, one_recompute=True) == same
+    for difference in range(4):
+        near = [options for layers, options in every_plan(table) if max(layers) - min(layers) <= difference]
+        assert count_plans(table, max_layer_difference=difference) == len(near)
+        same = sum(len(set(options)) == 1 for options in near)
+        assert count_plans(table, one_recompute=True, max_layer_difference=difference) == same
