@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from itertools import permutations, product
+from itertools import combinations, permutations, product
 
 import numpy as np
 
@@ -24,18 +24,41 @@ from memx_engine.search.objective import Objective
 
 @dataclass(frozen=True)
 class Pins:
-    """What an operator holds fixed, as the judge understands it.
+    """What an operator holds fixed, as the judge understands it; a target is a stage, a GPU type, or every stage.
 
     Attributes:
-        layers: (first, rest...) stage index -> layers. recompute: stage index -> word.
-        forbidden: GPU types. keep_free_bytes: On every GPU. most_difference: Between two stages' layers.
+        layers, recompute: (target, layers or word). forbidden: GPU types.
+        keep_free: (GPU type or every type, bytes). most_difference: Between two stages' layers.
+        order: GPU types along the pipeline. all_orders: Stages in every distinct order of their types.
     """
 
-    layers: tuple[tuple[int, int], ...] = ()
-    recompute: tuple[tuple[int, str], ...] = ()
+    layers: tuple[tuple[int | str, int], ...] = ()
+    recompute: tuple[tuple[int | str | None, str], ...] = ()
     forbidden: tuple[str, ...] = ()
-    keep_free_bytes: float = 0.0
+    keep_free: tuple[tuple[str | None, float], ...] = ()
     most_difference: int | None = None
+    order: tuple[str, ...] | None = None
+    all_orders: bool = False
+
+    def reserve(self, gpu_type: str) -> float:
+        """Bytes to keep free; what is said of a type goes before what is said of all."""
+        of_all = [size for target, size in self.keep_free if target is None]
+        return next((size for target, size in self.keep_free if target == gpu_type), (of_all or [0.0])[0])
+
+    def wanted(self, pins: tuple, stage: int, gpu_type: str) -> set:  # type: ignore[type-arg]  # layers, or words
+        """Every value that is asked of one stage."""
+        return {value for target, value in pins if target is None or target in (stage, gpu_type)}
+
+    def can_hold(self, types: list[str], layers: int) -> bool:
+        """Whether stages of these types can keep the pins, memory and which recompute exists apart."""
+        stages = [target for target, _ in (*self.layers, *self.recompute) if isinstance(target, int)]
+        wanted = [self.wanted(self.layers, i, name) for i, name in enumerate(types)]
+        words = [self.wanted(self.recompute, i, name) for i, name in enumerate(types)]
+        if max(stages, default=0) >= len(types) or any(len(x) > 1 for x in (*wanted, *words)):
+            return False
+        free = sum(not x for x in wanted)
+        left = layers - sum(n for x in wanted for n in x)
+        return not self.layers or (left >= free if free else left == 0)
 
 
 NO_PINS = Pins()
@@ -73,22 +96,23 @@ def list_skeletons(cluster: Cluster, model: TransformerSpec, job: Job, pins: Pin
                 continue
             sizes = [b for b in job.micro_batch_sizes or (1, 2, 4, 8, 16, 32) if job.global_batch % (dp * b) == 0]
             blocks = {name: _stages(cluster, per_node[name], tp, dp) for name in types}
-            for order in _ordered_subsets(types):
+            for order in _ordered_subsets(types, pins):
                 for counts in _block_lengths([len(blocks[name]) for name in order], job.pp_sizes):
-                    placements = tuple(
-                        StagePlacement(name, tp, dp, ranks)
-                        for name, n in zip(order, counts, strict=True)
-                        for ranks in blocks[name][:n]
-                    )
-                    for b, v in product(sizes, depths):
-                        g, pp = job.global_batch // (dp * b), len(placements)
-                        works = all(counts) and pp * v <= model.layers
-                        if v > 1:
-                            works = works and pp > 1 and g % pp == 0 and model.layers % v == 0
-                        if works:
-                            legal.append(Skeleton(tp, pp, dp, b, job.seq_len, job.global_batch, placements, v))
-                        else:
-                            refused += 1
+                    pp = sum(counts)
+                    shapes = [
+                        (b, v)
+                        for b, v in product(sizes, depths)
+                        if all(counts) and _schedule_works(model.layers, pp, job.global_batch // (dp * b), v)
+                    ]
+                    for along in _pipelines(order, counts, pins.all_orders and bool(shapes)):
+                        if shapes and not pins.can_hold(along, model.layers):
+                            continue
+                        refused += len(sizes) * len(depths) - len(shapes)
+                        if not shapes:
+                            continue
+                        left = {name: list(blocks[name]) for name in order}
+                        placed = tuple(StagePlacement(name, tp, dp, left[name].pop(0)) for name in along)
+                        legal += [Skeleton(tp, pp, dp, b, job.seq_len, job.global_batch, placed, v) for b, v in shapes]
     return Listing(tuple(legal), refused)
 
 
@@ -100,9 +124,26 @@ def _by_node(cluster: Cluster, name: str) -> list[list[int]]:
     return list(nodes.values())
 
 
-def _ordered_subsets(types: list[str]) -> Iterator[tuple[str, ...]]:
+def _schedule_works(layers: int, pp: int, micro_batches: int, v: int) -> bool:
+    if v == 1:
+        return pp <= layers
+    return pp > 1 and pp * v <= layers and layers % v == 0 and micro_batches % pp == 0
+
+
+def _ordered_subsets(types: list[str], pins: Pins) -> Iterator[tuple[str, ...]]:
     for count in range(1, len(types) + 1):
-        yield from permutations(types, count)
+        if pins.order is not None:
+            yield from combinations([name for name in pins.order if name in types], count)
+        elif pins.all_orders:
+            yield from combinations(types, count)
+        else:
+            yield from permutations(types, count)
+
+
+def _pipelines(order: tuple[str, ...], counts: list[int], every: bool) -> list[list[str]]:
+    """The types of the stages along the pipeline: block after block, or in every distinct order."""
+    along = [name for name, n in zip(order, counts, strict=True) for _ in range(n)]
+    return [list(types) for types in sorted(set(permutations(along)))] if every else [along]
 
 
 def _block_lengths(most: list[int], wanted: tuple[int, ...] | None) -> list[list[int]]:
@@ -155,9 +196,13 @@ def assert_legal(cluster: Cluster, model: TransformerSpec, job: Job, plan: Plan,
         for k in range(0, len(stage.ranks), s.tp):
             assert len({cluster.gpus[rank].node_index for rank in stage.ranks[k : k + s.tp]}) == 1
         assert len(stage.chunk_layers) == s.virtual_stages and min(stage.chunk_layers) >= 1
-        assert dict(pins.layers).get(i, stage.layers) == stage.layers
-        assert dict(pins.recompute).get(i, str(stage.recompute)) == str(stage.recompute)
+        assert pins.wanted(pins.layers, i, stage.gpu_type) <= {stage.layers}
+        assert pins.wanted(pins.recompute, i, stage.gpu_type) <= {str(stage.recompute)}
     assert sum(plan.layers) == model.layers
+    types = [stage.gpu_type for stage in plan.stages]
+    used = [name for i, name in enumerate(types) if name not in types[:i]]
+    assert pins.all_orders or types == [name for name in used for _ in range(types.count(name))]
+    assert pins.order is None or used == [name for name in pins.order if name in used]
     if pins.most_difference is not None:
         assert max(plan.layers) - min(plan.layers) <= pins.most_difference
     if job.framework is Framework.MEGATRON:
@@ -250,18 +295,19 @@ def all_plans(skeleton: Skeleton, table: StageTable, job: Job, *, kind: str = "b
     else:
         slowest = time.max(axis=1)
         total = g * slowest + (time.sum(axis=1) - slowest) / v + 2 * v * c.sum() + 2 * (v - 1) * table.wrap_s
-    whole = np.asarray(table.capacity_bytes, dtype=np.float64) + getattr(table, "reserve_bytes", 0.0)
-    per_gpu = memory / whole if kind == "utilization" else memory
+    capacity = table.capacity_bytes
+    per_gpu = memory / capacity if kind == "utilization" else memory
     gpus = np.repeat(np.arange(p), table.gpus.astype(int))
-    words = [str(option) for option in table.options]
+    words = np.array([str(option) for option in table.options])
     allowed = np.ones(len(layers), dtype=bool)
-    for i, want in pins.layers:
-        allowed &= layers[:, i] == want if i < p else True
-    for i, word in pins.recompute:
-        allowed &= np.array([words[r] == word for r in options[:, i]], dtype=bool) if i < p else True
+    for i, placement in enumerate(skeleton.placements):
+        for n in pins.wanted(pins.layers, i, placement.gpu_type):
+            allowed &= layers[:, i] == n
+        for word in pins.wanted(pins.recompute, i, placement.gpu_type):
+            allowed &= words[options[:, i]] == word
     if pins.most_difference is not None:
         allowed &= layers.max(axis=1) - layers.min(axis=1) <= pins.most_difference
-    room = whole - np.maximum(getattr(table, "reserve_bytes", 0.0), pins.keep_free_bytes)
+    room = capacity - np.array([pins.reserve(placement.gpu_type) for placement in skeleton.placements])
     return Plans(
         skeleton,
         table,
@@ -272,7 +318,7 @@ def all_plans(skeleton: Skeleton, table: StageTable, job: Job, *, kind: str = "b
         per_gpu[:, gpus].var(axis=1) if len(layers) else np.zeros(0),
         (memory <= room).all(axis=1) & allowed,
         allowed,
-        1.0 - (memory / whole).max(axis=1, initial=0.0),
+        1.0 - (memory / capacity).max(axis=1, initial=0.0),
     )
 
 
@@ -285,7 +331,7 @@ class Everything:
 
     @property
     def covered(self) -> int:
-        return sum(len(p.layers) for p in self.plans)
+        return sum(int(p.allowed.sum()) for p in self.plans)
 
     @property
     def feasible(self) -> int:

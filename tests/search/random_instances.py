@@ -9,7 +9,7 @@ import numpy as np
 from memx_engine.cost.pipeline import additive_time, interleaved_estimate, lower_bound
 from memx_engine.cost.table import StageTable
 from memx_engine.inputs.cluster import Cluster, GpuGroup, GpuType, Link, Node
-from memx_engine.inputs.job import Framework, Job
+from memx_engine.inputs.job import Attention, Framework, Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import (
     FULL,
@@ -24,7 +24,7 @@ from memx_engine.plan import (
     Skeleton,
 )
 from tests.cost.naive_events import naive_iteration_time
-from tests.search.exhaustive import count_plans, list_skeletons
+from tests.search.exhaustive import Pins, count_plans, list_skeletons
 
 NAMES = ("alpha", "beta", "gamma")
 OPTIONS = (NONE, SELECTIVE, Recompute("block", 1), FULL)
@@ -73,13 +73,15 @@ def random_cluster(rng: np.random.Generator, gpus: int, types: int) -> Cluster:
     return Cluster("random", tuple(nodes), inter_node=Link(2e10, 5e-6, shared=True), host=Link(1e10, 2e-5))
 
 
-def random_instance(rng: np.random.Generator, *, gpus: int = 8, layers: int = 8, most_plans: int = 20_000) -> Instance:
+def random_instance(
+    rng: np.random.Generator, *, gpus: int = 8, layers: int = 8, most_plans: int = 20_000, most_skeletons: int = 24
+) -> Instance:
     """One instance; redrawn while it has too many plans to list, and mostly while nothing can be placed."""
     while True:
         instance = _draw_instance(rng, gpus, layers)
         legal = list_skeletons(instance.cluster, instance.model, instance.job).legal
         plans = sum(count_plans(s, instance.model.layers, len(OPTIONS)) for s in legal)
-        if plans <= most_plans and len(legal) <= 24 and (legal or rng.random() < 0.05):
+        if plans <= most_plans and len(legal) <= most_skeletons and (legal or rng.random() < 0.05):
             return instance
 
 
@@ -104,6 +106,7 @@ def _draw_instance(rng: np.random.Generator, gpus: int, layers: int) -> Instance
     job = Job(
         batch,
         int(rng.choice([64, 128])),
+        attention=Attention.UNFUSED,
         framework=Framework(str(rng.choice(["any", "any", "megatron", "flagscale"]))),
         micro_batch_sizes=sizes,
         tp_sizes=(1,) if rng.random() < 0.3 else None,
@@ -112,6 +115,36 @@ def _draw_instance(rng: np.random.Generator, gpus: int, layers: int) -> Instance
         virtual_stages=((), (2,), (2,), (2, 3))[int(rng.integers(0, 4))],
     )
     return Instance(cluster, model, job)
+
+
+def random_pins(rng: np.random.Generator, instance: Instance) -> Pins:
+    """One to three limits; they may exclude everything, but do not contradict each other on their face."""
+    cluster, model, job = instance.cluster, instance.model, instance.job
+    names = [t.name for t in cluster.gpu_types]
+    pins = Pins()
+    targets: list[int | str | None] = [0, 1, str(rng.choice(names)), None]
+    words = [str(o) for o in OPTIONS if job.framework is not Framework.FLAGSCALE or o != SELECTIVE]
+    for which in rng.permutation(6)[: int(rng.integers(1, 4))]:
+        target = targets[int(rng.integers(0, 4))]
+        if which == 0 and target is not None:
+            pins = replace(pins, layers=((target, int(rng.integers(1, max(2, model.layers // 2 + 1)))),))
+        elif which == 1:
+            pins = replace(pins, recompute=((target, str(rng.choice(words))),))
+        elif which == 2 and len(names) > 1 and not (pins.layers or pins.recompute):
+            pins = replace(pins, forbidden=(str(rng.choice(names)),))
+        elif which == 3:
+            of = None if rng.random() < 0.5 else str(rng.choice(names))
+            pins = replace(pins, keep_free=((of, float(rng.uniform(0, 1.5)) * _UNIT),))
+        elif which == 4:
+            pins = replace(pins, most_difference=int(rng.integers(0, 4)))
+        elif which == 5 and rng.random() < 0.5:
+            pins = replace(pins, order=tuple(str(n) for n in rng.permutation(names)))
+        elif which == 5:
+            pins = replace(pins, all_orders=True)
+    named = {target for target, _ in (*pins.layers, *pins.recompute)} | set(pins.order or ())
+    if not named.isdisjoint(pins.forbidden):
+        pins = replace(pins, forbidden=())
+    return pins
 
 
 class RandomTables:
@@ -144,6 +177,18 @@ class RandomTables:
             self.options = tuple(o for o in self.options if o != SELECTIVE)
         self.fingerprint = f"random/{seed}"
         self._tables: dict[Skeleton, StageTable] = {}
+
+    def derive(self, cluster: Cluster, model: TransformerSpec, job: Job) -> RandomTables:
+        """The same draws for other inputs."""
+        return RandomTables(
+            Instance(cluster, model, job),
+            self.seed,
+            rough=self.rough,
+            tightness=self.tightness,
+            time_scale=self.time_scale,
+            woven=self.woven,
+            options=self.options,
+        )
 
     def stage_table(self, skeleton: Skeleton) -> StageTable:
         known = self._tables.get(skeleton)

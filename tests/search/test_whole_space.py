@@ -7,17 +7,21 @@ random stage tables whose event times come from a second simulator. ``MEMX_PROOF
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
-from memx_engine.errors import NoFeasiblePlanError
+from memx_engine.errors import InputError, NoFeasiblePlanError
+from memx_engine.plan import Recompute
+from memx_engine.search.limits import OperatorLimits
 from memx_engine.search.objective import PROFILES, Objective, Weights
 from memx_engine.search.result import SearchResult
 from memx_engine.search.run import SearchOptions, search
 from tests.search.exhaustive import (
+    NO_PINS,
     Everything,
+    Pins,
     assert_legal,
     close,
     exhaust,
@@ -25,7 +29,7 @@ from tests.search.exhaustive import (
     median_references,
     phi_of,
 )
-from tests.search.random_instances import Instance, RandomTables, random_instance
+from tests.search.random_instances import Instance, RandomTables, random_instance, random_pins
 
 INSTANCES = int(os.environ.get("MEMX_PROOF_INSTANCES", "500"))
 _BATCH = 20
@@ -39,11 +43,29 @@ class Case:
     instance: Instance
     estimator: RandomTables
     options: SearchOptions
+    pins: Pins
+
+
+def as_limits(pins: Pins) -> OperatorLimits:
+    """The same limits in the search's own words."""
+    return OperatorLimits(
+        layers=pins.layers,
+        recompute=tuple((target, Recompute.parse(word)) for target, word in pins.recompute),
+        forbidden=pins.forbidden,
+        keep_free_bytes=pins.keep_free,
+        max_layer_difference=pins.most_difference,
+        type_order=pins.order,
+        all_orders=pins.all_orders,
+    )
 
 
 def make_case(k: int) -> Case:
     rng = np.random.default_rng([2026, k])
     instance = random_instance(rng)
+    pins = random_pins(rng, instance) if k % 2 else NO_PINS
+    if pins.all_orders:
+        # Orders multiply the plans, so the instance is a small one, under that limit alone.
+        instance, pins = random_instance(rng, gpus=5, most_plans=4000), replace(NO_PINS, all_orders=True)
     estimator = RandomTables(instance, k, rough=k % 3 == 0, tightness=rng.uniform(0, 1.5), woven=k % 10 == 1)
     profile = sorted(PROFILES)[k % 3]
     weights: Weights | None = Weights(profile, *PROFILES[profile])
@@ -52,12 +74,13 @@ def make_case(k: int) -> Case:
     elif k % 8 == 6:
         weights = Weights("custom", *[(1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.5, 0.5), (0.5, 0.5, 0.0)][k // 8 % 4])
     options = SearchOptions(
+        limits=as_limits(pins),
         weights=weights,
         top=_TOPS[k // 2 % 4],
         variance_kind=("bytes", "utilization")[k // 3 % 2],
         epsilon_rule="paper" if k % 7 == 0 else "memx",
     )
-    return Case(instance, estimator, options)
+    return Case(instance, estimator, options, pins)
 
 
 def run(case: Case) -> SearchResult | None:
@@ -73,8 +96,15 @@ def test_agrees_with_every_plan(batch: int) -> None:
     for k in range(batch * _BATCH, min((batch + 1) * _BATCH, INSTANCES)):
         case = make_case(k)
         where = case.instance
-        everything = exhaust(where.cluster, where.model, where.job, case.estimator, kind=case.options.variance_kind)
-        result = run(case)
+        everything = exhaust(
+            where.cluster, where.model, where.job, case.estimator, kind=case.options.variance_kind, pins=case.pins
+        )
+        try:
+            result = run(case)
+        except InputError:
+            # Limits that contradict each other or the inputs: no plan keeps them, whatever the memory.
+            assert everything.covered == 0, f"instance {k}: refused"
+            continue
         assert (result is None) == (everything.feasible == 0), f"instance {k}: feasible or not"
         if result is not None:
             check_counts(k, case, result, everything)
@@ -132,7 +162,7 @@ def check_table(k: int, case: Case, result: SearchResult, everything: Everything
     where, objective = case.instance, result.objective
     rows = {}
     for plan in result.table.plans:
-        assert_legal(where.cluster, where.model, where.job, plan)
+        assert_legal(where.cluster, where.model, where.job, plan, case.pins)
         time_s, peak, variance, fits = measure(everything, plan)
         assert fits, f"instance {k}"
         rows[plan.skeleton] = float(phi_of(objective, np.array(time_s), np.array(peak), np.array(variance)))
