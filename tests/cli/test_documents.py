@@ -14,6 +14,8 @@ from memx_tui import cli
 REPOSITORY = Path(__file__).parent.parent.parent
 README = (REPOSITORY / "README.md").read_text()
 USAGE = (REPOSITORY / "docs" / "usage.md").read_text()
+PROFILING = (REPOSITORY / "docs" / "profiling.md").read_text()
+TEXTS = pytest.mark.parametrize("text", [README, USAGE, PROFILING], ids=["README", "usage", "profiling"])
 
 
 def known_flags() -> set[str]:
@@ -35,26 +37,30 @@ def test_the_first_screen_has_the_two_commands() -> None:
     assert second.strip().endswith(".venv/bin/pytest")
 
 
-@pytest.mark.parametrize("text", [README, USAGE], ids=["README", "usage"])
+@TEXTS
 def test_every_flag_that_is_written_about_exists(text: str) -> None:
-    pip = {"--no-deps"}
+    others = {"--no-deps", "--gres", "--qos"}  # pip's and Slurm's own
     written = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", text))
-    assert written - known_flags() - pip == set()
+    assert written - known_flags() - others == set()
 
 
-@pytest.mark.parametrize("text", [README, USAGE], ids=["README", "usage"])
+@TEXTS
 def test_every_command_that_is_written_about_has_its_verb(text: str) -> None:
-    for line in "\n".join(fences(text)).splitlines():
+    for line in "\n".join(fences(text)).replace("\\\n", "").splitlines():
         match = re.match(r"(?:\$ )?memx-tui (.*)", line)
         if match:
             words = shlex.split(match[1])
             assert words[0] in cli.VERBS or words[0].startswith("--"), line
 
 
-def test_usage_names_every_verb_and_every_flag_of_plan() -> None:
+def test_usage_names_every_verb() -> None:
     for verb in cli.VERBS:
         assert f"`{verb}`" in USAGE
-    command = cli.cli.get_command(click.Context(cli.cli), "plan")
+
+
+@pytest.mark.parametrize("verb", ["plan", "profile"])
+def test_usage_names_every_flag(verb: str) -> None:
+    command = cli.cli.get_command(click.Context(cli.cli), verb)
     assert command is not None
     for param in command.params:
-        assert any(flag in USAGE for flag in param.opts), param.opts
+        assert any(re.search(rf"{flag}(?![\w-])", USAGE) for flag in param.opts), param.opts
