@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from memx_engine.export.plan_file import plan_file as plan_file
     from memx_engine.export.plan_file import plan_text as plan_text
     from memx_engine.export.plan_file import save_plan as save_plan
+    from memx_engine.export.what_if import sensitivity_document as sensitivity_document
     from memx_engine.inputs.catalogue import LinkDefault as LinkDefault
     from memx_engine.inputs.catalogue import load_catalogue as load_catalogue
     from memx_engine.inputs.catalogue import load_links as load_links
@@ -134,6 +135,9 @@ if TYPE_CHECKING:
     from memx_engine.search.result import SearchResult as SearchResult
     from memx_engine.search.run import SearchOptions as SearchOptions
     from memx_engine.search.run import search as _search
+    from memx_engine.search.sensitivity import Gain as Gain
+    from memx_engine.search.sensitivity import Sensitivity as Sensitivity
+    from memx_engine.search.sensitivity import find_sensitivity as find_sensitivity
     from memx_engine.units import gib as gib
     from memx_engine.workspace import StorageError as StorageError
     from memx_engine.workspace import Workspace as Workspace
@@ -158,6 +162,7 @@ _HOMES = {
     "export.comparison": ("compare_document", "comparison_notes"),
     "export.documents": ("explain_document", "search_document"),
     "export.plan_file": ("PlanFile", "load_plan", "plan_file", "plan_text", "save_plan"),
+    "export.what_if": ("sensitivity_document",),
     "inputs.catalogue": ("LinkDefault", "load_catalogue", "load_links"),
     "inputs.cluster": ("Cluster", "GpuGroup", "GpuType", "Link", "LinkClass", "Node"),
     "inputs.cluster_file": (
@@ -214,6 +219,7 @@ _HOMES = {
     "search.limits": ("OperatorLimits",),
     "search.objective": ("Objective", "References", "Weights", "parse_weights"),
     "search.result": ("Certificate", "PlanTable", "PruneCounts", "RankedPlan", "SearchProgress", "SearchResult"),
+    "search.sensitivity": ("Gain", "Sensitivity", "find_sensitivity"),
     "search.run": ("SearchOptions",),
     "units": ("gib",),
     "workspace": ("StorageError", "Workspace"),

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from memx_engine import InputError, OutputError
+from memx_tui.commands.interrupt import stop_on_interrupt
 from memx_tui.commands.options import compute_options, input_options, start_work
-from memx_tui.commands.plan import refuse_unwritable, stop_on_interrupt
+from memx_tui.commands.plan import refuse_unwritable
 from memx_tui.output import emit, emit_json
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 import click
 
 from memx_engine import InputError, MemxError, OutputError
+from memx_tui.commands.interrupt import stop_on_interrupt
 from memx_tui.commands.options import start_work
-from memx_tui.commands.plan import refuse_unwritable, stop_on_interrupt
+from memx_tui.commands.plan import refuse_unwritable
 from memx_tui.output import emit, emit_json, say
 from memx_tui.paths import find_paths
 

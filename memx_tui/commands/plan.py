@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from memx_engine import CancelledError, InputError, OutputError
+from memx_tui.commands.interrupt import stop_on_interrupt
 from memx_tui.commands.limit_options import limit_options, parse_flags
 from memx_tui.commands.options import (
     compute_options,
@@ -24,6 +21,7 @@ from memx_tui.commands.options import (
     start_work,
 )
 from memx_tui.commands.stored import stored_estimator
+from memx_tui.commands.what_if import run_sensitivity
 from memx_tui.output import emit, emit_json, say
 
 if TYPE_CHECKING:
@@ -64,6 +62,11 @@ if TYPE_CHECKING:
 @click.option("--pick", type=click.IntRange(1), default=1, metavar="N", help="Describe and save the plan of rank N.")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Save the plan as YAML.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
+@click.option(
+    "--sensitivity",
+    is_flag=True,
+    help="Also search what more memory, a faster link or one more node would buy.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the whole result as one JSON object.")
 @compute_options
 def command(
@@ -78,6 +81,7 @@ def command(
     pick: int,
     output: Path | None,
     force: bool,
+    sensitivity: bool,
     as_json: bool,
     workspace: Path | None,
     seed: int,
@@ -128,17 +132,23 @@ def command(
     chosen = result.detail(pick - 1)
     if output is not None:
         save(result, chosen, output, force)
+    bought = run_sensitivity(result, options) if sensitivity else None
     if as_json:
-        from memx_engine import search_document
+        from memx_engine import search_document, sensitivity_document
 
-        emit_json(search_document(result, top))
+        emit_json(search_document(result, top) | ({"sensitivity": sensitivity_document(bought)} if bought else {}))
         return
     from memx_tui.text.search_view import search_text
     from memx_tui.text.style import Style
 
     style = Style.of(sys.stdout)
     shown = [result.detail(row) for row in range(min(top, result.feasible))]
-    emit(search_text(result, shown, chosen, style, saved=output))
+    extra: list[str] = []
+    if bought is not None:
+        from memx_tui.text.sensitivity_view import sensitivity_text
+
+        extra += sensitivity_text(bought, style)
+    emit(search_text(result, shown, chosen, style, saved=output, extra=extra))
 
 
 def run_search(
@@ -178,26 +188,6 @@ def best_so_far(result: SearchResult) -> str:
         f"recompute {recompute_by_type(best.plan, style)}, {numbers.seconds(best.estimate.iteration_time_s)} s, "
         f"phi {numbers.phi(best.phi)}"
     )
-
-
-@contextmanager
-def stop_on_interrupt() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C into a request to stop; the second interrupts at once."""
-    stop = threading.Event()
-    previous = signal.getsignal(signal.SIGINT)
-
-    def request(signum: int, frame: object) -> None:
-        stop.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    if previous is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-    signal.signal(signal.SIGINT, request)
-    try:
-        yield stop
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 def refuse_unwritable(output: Path | None, force: bool) -> None:

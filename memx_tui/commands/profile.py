@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from memx_engine import CancelledError, InputError, MemxError
+from memx_tui.commands.interrupt import stop_on_interrupt
 from memx_tui.commands.options import compute_options, input_options, job_options, load_inputs, start_work
-from memx_tui.commands.plan import stop_on_interrupt
 from memx_tui.commands.runner_options import runner_options, runner_settings
 from memx_tui.output import emit, emit_json, say
 from memx_tui.paths import find_paths

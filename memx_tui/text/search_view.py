@@ -24,7 +24,12 @@ _SHORT = 24
 
 
 def search_text(
-    result: SearchResult, shown: Sequence[RankedPlan], chosen: RankedPlan, style: Style, saved: Path | None = None
+    result: SearchResult,
+    shown: Sequence[RankedPlan],
+    chosen: RankedPlan,
+    style: Style,
+    saved: Path | None = None,
+    extra: Sequence[str] = (),
 ) -> str:
     """The whole answer of ``plan``.
 
@@ -34,6 +39,7 @@ def search_text(
         chosen: The plan that is described below the table.
         style: Where it is drawn.
         saved: The plan file that was written.
+        extra: Lines of what else was asked.
     """
     lines = [
         *header(result, style),
@@ -47,6 +53,7 @@ def search_text(
         "",
         *why(result, chosen, style),
         "",
+        *([*extra, ""] if extra else []),
         *assumed_block(result.assumed, style),
         "",
         *following(saved, style),
