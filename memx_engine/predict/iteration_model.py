@@ -63,9 +63,35 @@ class Rows:
         types = tuple(name for name, kept in zip(self.types, mask, strict=True) if kept)
         return Rows(self.features[mask], self.targets[mask], self.names, self.groups[mask], types)
 
+    def joined(self, other: Rows) -> Rows:
+        """Both, of the same names."""
+        return Rows(
+            np.concatenate([self.features, other.features]),
+            np.concatenate([self.targets, other.targets]),
+            self.names,
+            np.concatenate([self.groups, other.groups]),
+            (*self.types, *other.types),
+        )
+
     def columns(self, names: Sequence[str]) -> Rows:
         places = [self.names.index(name) for name in names]
         return replace(self, features=self.features[:, places], names=tuple(names))
+
+
+@dataclass(frozen=True, eq=False)
+class Extra:
+    """Synthetic rows for the trees alone.
+
+    ``parents``: the groups that each was made from, with any of which it is held out.
+    """
+
+    rows: Rows
+    parents: tuple[frozenset[str], ...]
+
+    def without(self, groups: NDArray[np.str_]) -> Rows:
+        """The rows that owe nothing to ``groups``."""
+        gone = set(groups.tolist())
+        return self.rows.part(np.array([not gone & made for made in self.parents], dtype=np.bool_))
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,31 +155,34 @@ class IterationModel:
         *,
         folds: int = HELD_OUT_FOLDS,
         intervals: bool = True,
+        extra: Extra | None = None,
     ) -> IterationModel:
-        """Learn from ``rows``; their widths from as many refits as there are folds.
+        """Learn from ``rows``; their widths from as many refits as there are folds, judged on ``rows`` alone.
 
         Raises:
             InputError: There are no rows, or a value is not finite.
         """
         check_rows(rows.features, rows.targets, rows.names)
-        fitted = cls._fit_once(rows, settings)
+        fitted = cls._fit_once(rows, settings, extra.rows if extra else None)
         if not intervals:
             return fitted
         residuals = np.full(rows.targets.shape, np.nan)
         if len(np.unique(rows.groups)) > 1:
             for mask in grouped_folds(rows.groups, folds, settings.seed):
-                part = cls._fit_once(rows.part(~mask), settings)
+                more = extra.without(rows.groups[mask]) if extra else None
+                part = cls._fit_once(rows.part(~mask), settings, more)
                 residuals[mask] = rows.targets[mask] - part.shifts(rows.features[mask])
         fitted.widths = (Widths.of(residuals[:, 0], rows.types), Widths.of(residuals[:, 1], rows.types))
         return fitted
 
     @classmethod
-    def _fit_once(cls, rows: Rows, settings: BoosterSettings) -> IterationModel:
+    def _fit_once(cls, rows: Rows, settings: BoosterSettings, more: Rows | None = None) -> IterationModel:
         found = [_factor(rows.targets[:, k], rows.groups) for k in range(len(OUTPUTS))]
         count = len(np.unique(rows.groups))
         booster = None
         if count >= LEAST_FOR_TREES:
-            booster = Booster.fit(rows.features, rows.targets, rows.names, settings)
+            learned = rows.joined(more) if more is not None and len(more) else rows
+            booster = Booster.fit(learned.features, learned.targets, rows.names, settings)
         ranges = {
             name: (float(rows.features[:, k].min()), float(rows.features[:, k].max()))
             for k, name in enumerate(rows.names)

@@ -20,7 +20,8 @@ from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Measurement, Point
 from memx_engine.plan import Estimate, GpuEstimate, Plan, Provenance, Recompute, Skeleton
-from memx_engine.predict.stage_model import StageDescriber, StageModel, fit_stages, stage_shifts
+from memx_engine.predict.compared import StageDescriber
+from memx_engine.predict.stage_model import StageModel, fit_stages, stage_shifts
 
 Array = NDArray[np.float64]
 

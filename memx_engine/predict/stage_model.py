@@ -9,7 +9,6 @@ holds outside the allocator is measured directly: once per process, and once per
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,27 +17,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from memx_engine.cost.correction import Correction
-from memx_engine.cost.first_principles import FirstPrinciples
 from memx_engine.cost.memory import FRAGMENTATION
-from memx_engine.errors import InputError
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Measurement, Outcome, Point, Truth
 from memx_engine.plan import Provenance
+from memx_engine.predict.augment import augment
 from memx_engine.predict.booster import Array, BoosterSettings
+from memx_engine.predict.compared import Compared, Speeds, StageDescriber, fit_speeds
 from memx_engine.predict.intervals import conformal_width
-from memx_engine.predict.iteration_model import IterationModel, Rows
-from memx_engine.predict.memory_shares import MemoryShares, Sizes, fit_memories
-from memx_engine.predict.points import PointEstimator
-from memx_engine.predict.stage_features import stage_features
-from memx_engine.profile.costs import PointCosts
+from memx_engine.predict.iteration_model import Extra, IterationModel, Rows
+from memx_engine.predict.memory_shares import MemoryShares, fit_memories
 
 STAGE_SETTINGS = BoosterSettings(
     rounds=250, depth=5, learning_rate=0.08, subsample=0.8, columns=0.5, min_child_weight=1.0, l2=0.5, bins=64
 )
-
-PRIOR_POINTS = 1.0
 
 _PREFERENCE = (Truth.GPU, Truth.TABLE, Truth.CPU, Truth.TESTBED)
 
@@ -49,45 +43,6 @@ class Outside:
 
     process_bytes: float
     group_bytes: float
-
-
-class StageDescriber:
-    """Features of points on one cluster's representative devices."""
-
-    def __init__(self, cluster: Cluster, job: Job) -> None:
-        self._costs = PointCosts(cluster, job)
-        self._types = {t.name: t for t in cluster.gpu_types}
-
-    def features(self, point: Point) -> dict[str, float]:
-        """Raises InputError where the cost model refuses the point."""
-        counts = self._costs.counts_of(point)
-        return stage_features(point, self._costs.cost(point), counts, self._types[point.gpu_type])
-
-    def seconds(self, point: Point) -> tuple[float, float]:
-        """Forward and backward of first principles, and the collectives in them."""
-        time = self._costs.cost(point).time((self._costs.counts_of(point),))
-        return time.total_s, time.comm_s
-
-    def sizes(self, point: Point) -> Sizes:
-        """What first principles expects beside weights and gradients, part by part."""
-        memory, counts = self._costs.cost(point).memory, self._costs.counts_of(point)
-        held = point.in_flight * (memory.chunk_bytes(counts) + memory.per_flight_bytes) + memory.head_bytes
-        working = memory.working_bytes(counts) - memory.transient_bytes
-        return Sizes(held, working, memory.transient_bytes, memory.logits_bytes, memory.buffers_bytes)
-
-
-@dataclass(frozen=True)
-class Speeds:
-    """Factors on the seconds that first principles expects of computing and of tensor-parallel collectives."""
-
-    compute: float = 1.0
-    collectives: float = 1.0
-
-    def factor(self, total_s: float, comm_s: float) -> float:
-        """What they make of a stage that takes ``total_s``, ``comm_s`` of it in collectives."""
-        if total_s <= 0:
-            return self.compute
-        return self.compute + (self.collectives - self.compute) * comm_s / total_s
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,8 +105,11 @@ def fit_stages(
     measurements: Iterable[Measurement],
     *,
     settings: BoosterSettings = STAGE_SETTINGS,
+    augmented: bool = True,
 ) -> StageModel | None:
     """Learn from measured points on the cluster's types; None where none can be compared.
+
+    ``augmented``: the trees also learn from what lies between points where that is valid (:mod:`.augment`).
 
     Of one GPU type only the first kind of ground that it has is used: a simulation never moves what is real.
     """
@@ -163,50 +121,18 @@ def fit_stages(
         and m.point.tp <= len(cluster.ranks_by_type[m.point.gpu_type])
     ]
     chosen, left_out = _best_ground(usable)
-    estimator = PointEstimator(FirstPrinciples(cluster, model, job))
-    describer = StageDescriber(cluster, job)
-    described: list[dict[str, float]] = []
-    seconds: list[tuple[float, float]] = []
-    sizes: list[Sizes] = []
-    targets: list[tuple[float, float]] = []
-    groups: list[str] = []
-    types: list[str] = []
-    for m in chosen:
-        try:
-            estimate, features = estimator.estimate(m.point), describer.features(m.point)
-        except InputError:
-            # A precision that the device lacks, or a recompute deeper than the point: nothing to compare with.
-            continue
-        known = estimate.memory.weights + estimate.memory.gradients
-        reserved = m.peak_reserved_bytes or m.peak_allocated_bytes
-        time = np.log(m.time_s / estimate.time_s) if m.time_s and estimate.time_s > 0 else np.nan
-        memory = np.nan
-        if reserved is not None and reserved > known and estimate.dynamic_bytes > 0:
-            memory = np.log(reserved - known)
-        if np.isnan(time) and np.isnan(memory):
-            continue
-        described.append(features)
-        seconds.append(describer.seconds(m.point))
-        sizes.append(describer.sizes(m.point))
-        targets.append((time, memory))
-        groups.append(m.point.key)
-        types.append(m.point.gpu_type)
-    if not described:
+    compared = Compared.of(chosen, cluster, model, job)
+    if not compared.groups:
         return None
-    names = tuple(described[0])
-    logs_of_time = np.array([time for time, _ in targets])
-    speeds = _fit_speeds(seconds, types, logs_of_time)
-    memories = fit_memories(sizes, types, np.array([memory for _, memory in targets]))
-    for i, (pair, size, name) in enumerate(zip(seconds, sizes, types, strict=True)):
-        time, memory = targets[i]
-        targets[i] = (time - math.log(speeds[name].factor(*pair)), memory - math.log(memories[name].bytes(size)))
-    rows = Rows(
-        np.array([[row[name] for name in names] for row in described]),
-        np.array(targets, dtype=np.float64),
-        names,
-        np.array(groups),
-        tuple(types),
-    )
+    logs = compared.logs
+    speeds = fit_speeds(compared.seconds, compared.types, logs[:, 0])
+    memories = fit_memories(compared.sizes, compared.types, logs[:, 1])
+    rows = compared.rows(speeds, memories)
+    types, groups = compared.types, compared.groups
+    made = augment(chosen).rows if augmented else ()
+    between = Compared.of([row.measurement for row in made], cluster, model, job)
+    by_key = {row.measurement.point.key: row.parents for row in made}
+    extra = Extra(between.rows(speeds, memories), tuple(by_key[key] for key in between.groups))
     truths = defaultdict(set)
     for m in chosen:
         truths[m.point.gpu_type].add(m.truth)
@@ -214,11 +140,11 @@ def fit_stages(
         name: tuple(sorted({m.point.tp for m in chosen if m.point.gpu_type == name})) for name in sorted(set(types))
     }
     return StageModel(
-        IterationModel.fit(rows, settings),
+        IterationModel.fit(rows, settings, extra=extra if between.groups else None),
         speeds,
         memories,
         levels,
-        _between(rows, seconds, logs_of_time, settings),
+        _between(rows, compared.seconds, logs[:, 0], settings),
         measured_outside(chosen),
         dict(Counter(name for _, name in {(g, t) for g, t in zip(groups, types, strict=True)})),
         {
@@ -246,35 +172,13 @@ def _between(
             kept = rows.part(~out)
             pairs = [pair for pair, gone in zip(seconds, out, strict=True) if not gone]
             logs = logs_of_time[~out]
-            speeds = _fit_speeds(pairs, kept.types, logs)
+            speeds = fit_speeds(pairs, kept.types, logs)
             adjusted = kept.targets.copy()
             adjusted[:, 0] = logs - np.log([speeds[t].factor(*p) for t, p in zip(kept.types, pairs, strict=True)])
             model = IterationModel.fit(replace(kept, targets=adjusted), quick, intervals=False)
             own = np.log([speeds[name].factor(*seconds[k]) for k in np.flatnonzero(out).tolist()])
             left[out] = logs_of_time[out] - own - model.shifts(rows.features[out])[:, 0]
     return conformal_width(left)
-
-
-def _fit_speeds(seconds: Sequence[tuple[float, float]], types: Sequence[str], logs: Array) -> dict[str, Speeds]:
-    """Least relative squares per type, pulled towards one common factor (the median) by :data:`PRIOR_POINTS` points."""
-    out = {}
-    for name in sorted(set(types)):
-        own = [k for k, kind in enumerate(types) if kind == name and not np.isnan(logs[k])]
-        if not own:
-            out[name] = Speeds()
-            continue
-        middle = float(np.median(logs[own])) * len(own) / (len(own) + PRIOR_POINTS)
-        common = math.exp(middle)
-        shares = np.array([seconds[k][1] / seconds[k][0] for k in own])
-        # Columns: computing and collectives over what was measured, so that every point counts by its relative error.
-        relative = np.exp(-logs[own])
-        matrix = np.stack([(1.0 - shares) * relative, shares * relative], axis=1)
-        pull = PRIOR_POINTS**0.5 / common * np.eye(2)
-        left = np.concatenate([np.ones(len(own)), np.full(2, PRIOR_POINTS**0.5)])
-        found = np.linalg.lstsq(np.concatenate([matrix, pull]), left, rcond=None)[0]
-        compute, collectives = np.maximum(found, common / 10.0)
-        out[name] = Speeds(float(compute), float(collectives))
-    return out
 
 
 def _best_ground(measurements: Sequence[Measurement]) -> tuple[list[Measurement], tuple[str, ...]]:

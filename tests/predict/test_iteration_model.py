@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from memx_engine.predict.iteration_model import ITERATION_SETTINGS, IterationModel, Rows, grouped_folds
+from memx_engine.predict.iteration_model import ITERATION_SETTINGS, Extra, IterationModel, Rows, grouped_folds
 
 QUICK = ITERATION_SETTINGS.__class__(**{**ITERATION_SETTINGS.__dict__, "rounds": 60, "parallel_trees": 1})
 
@@ -65,3 +65,25 @@ def test_folds_keep_configurations_together_and_cover_every_row(folds: int) -> N
     assert (np.sum(masks, axis=0) == 1).all()
     for mask in masks:
         assert not set(groups[mask]) & set(groups[~mask])
+
+
+def test_synthetic_rows_are_held_out_with_what_they_were_made_from() -> None:
+    four = Rows(np.zeros((4, 1)), np.zeros((4, 2)), ("a",), np.array(["p", "q", "p", "r"]), ("t",) * 4)
+    extra = Extra(four, (frozenset("p"), frozenset("q"), frozenset("pq"), frozenset("r")))
+    assert extra.without(np.array(["p"])).groups.tolist() == ["q", "r"]
+    assert len(extra.without(np.array(["p", "q", "r"]))) == 0
+
+
+def test_intervals_never_see_a_held_out_points_own_synthetic_rows() -> None:
+    """Noise that nobody can foresee, with synthetic copies of every point that give it away."""
+    generator = np.random.default_rng(0)
+    features, groups = generator.random((60, 2)), np.arange(60).astype(str)
+    targets = generator.normal(size=(60, 2))
+    noise = Rows(features, targets, ("a", "b"), groups, ("t",) * 60)
+    copies = Extra(noise, tuple(frozenset([g]) for g in groups.tolist()))
+    plain, helped = IterationModel.fit(noise, QUICK), IterationModel.fit(noise, QUICK, extra=copies)
+    # The whole model may use them: it comes closer to what it saw. Its widths may not.
+    left = [float(np.abs(targets - m.shifts(features)).mean()) for m in (plain, helped)]
+    assert left[1] < 0.9 * left[0]
+    widths = [m.widths[0].width("t", 0.0) for m in (plain, helped)]
+    assert widths[0] is not None and widths[1] is not None and widths[1] > 0.8 * widths[0]

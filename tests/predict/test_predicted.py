@@ -16,9 +16,10 @@ from memx_engine.inputs.job_file import resolve_job
 from memx_engine.inputs.model_file import load_model
 from memx_engine.measurement import Measurement, Outcome, Truth
 from memx_engine.plan import FULL, NONE, Plan, Provenance, Recompute, Stage
+from memx_engine.predict.compared import StageDescriber
 from memx_engine.predict.iteration_features import reference_plan
 from memx_engine.predict.predicted import Predicted
-from memx_engine.predict.stage_model import StageDescriber, fit_stages, stage_shifts
+from memx_engine.predict.stage_model import fit_stages, stage_shifts
 from memx_engine.profile.loop import run_profile
 from memx_engine.profile.runners.testbed import TestbedRunner
 from memx_engine.profile.store import MemoryStore
