@@ -15,7 +15,7 @@ from itertools import combinations, permutations, product
 import numpy as np
 
 from memx_engine.cost.table import Estimator, StageTable
-from memx_engine.inputs.cluster import Cluster
+from memx_engine.inputs.cluster import Cluster, GpuGroup
 from memx_engine.inputs.job import Framework, Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import Plan, Skeleton, StagePlacement
@@ -408,22 +408,13 @@ def close(a: float, b: float, rel: float = 1e-9) -> bool:
     return (math.isinf(a) and a == b) or abs(a - b) <= rel * max(abs(a), abs(b))
 
 
-def with_memory(cluster: Cluster, extra_bytes: dict[str, int]) -> Cluster:
-    """The cluster with more memory on some types."""
-    nodes = tuple(
-        replace(
-            node,
-            groups=tuple(
-                replace(
-                    group,
-                    gpu_type=replace(
-                        group.gpu_type,
-                        memory_bytes=group.gpu_type.memory_bytes + extra_bytes.get(group.gpu_type.name, 0),
-                    ),
-                )
-                for group in node.groups
-            ),
-        )
-        for node in cluster.nodes
-    )
+def with_memory(cluster: Cluster, extra_bytes: dict[str, int], *, scale: float = 1.0) -> Cluster:
+    """The cluster with more memory on some types, all memory times ``scale``."""
+
+    def changed(group: GpuGroup) -> GpuGroup:
+        size = round(scale * group.gpu_type.memory_bytes) + extra_bytes.get(group.gpu_type.name, 0)
+        used = round(scale * group.memory_used_bytes)
+        return GpuGroup(replace(group.gpu_type, memory_bytes=size), group.count, used)
+
+    nodes = tuple(replace(node, groups=tuple(map(changed, node.groups))) for node in cluster.nodes)
     return replace(cluster, nodes=nodes)

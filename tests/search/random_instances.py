@@ -9,7 +9,7 @@ import numpy as np
 from memx_engine.cost.pipeline import additive_time, interleaved_estimate, lower_bound
 from memx_engine.cost.table import StageTable
 from memx_engine.inputs.cluster import Cluster, GpuGroup, GpuType, Link, Node
-from memx_engine.inputs.job import Attention, Framework, Job
+from memx_engine.inputs.job import Attention, Framework, Job, Optimizer
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import (
     FULL,
@@ -24,10 +24,11 @@ from memx_engine.plan import (
     Skeleton,
 )
 from tests.cost.naive_events import naive_iteration_time
-from tests.search.exhaustive import Pins, count_plans, list_skeletons
+from tests.search.exhaustive import Pins, count_plans, list_skeletons, with_memory
 
 NAMES = ("alpha", "beta", "gamma")
 OPTIONS = (NONE, SELECTIVE, Recompute("block", 1), FULL)
+WORDS = tuple(map(str, OPTIONS))
 _UNIT = 1e9
 
 
@@ -74,14 +75,19 @@ def random_cluster(rng: np.random.Generator, gpus: int, types: int) -> Cluster:
 
 
 def random_instance(
-    rng: np.random.Generator, *, gpus: int = 8, layers: int = 8, most_plans: int = 20_000, most_skeletons: int = 24
+    rng: np.random.Generator, *, gpus: int = 8, layers: int = 8, most_plans: int = 20_000, woven: bool = False
 ) -> Instance:
-    """One instance; redrawn while it has too many plans to list, and mostly while nothing can be placed."""
+    """One instance; redrawn while it has too many plans to list, and mostly while nothing can be placed.
+
+    ``woven``: some skeleton is interleaved.
+    """
     while True:
         instance = _draw_instance(rng, gpus, layers)
         legal = list_skeletons(instance.cluster, instance.model, instance.job).legal
         plans = sum(count_plans(s, instance.model.layers, len(OPTIONS)) for s in legal)
-        if plans <= most_plans and len(legal) <= most_skeletons and (legal or rng.random() < 0.05):
+        if woven and not any(s.virtual_stages > 1 for s in legal):
+            continue
+        if plans <= most_plans and len(legal) <= 24 and (legal or rng.random() < 0.05):
             return instance
 
 
@@ -103,6 +109,9 @@ def _draw_instance(rng: np.random.Generator, gpus: int, layers: int) -> Instance
     )
     batch = int(rng.choice([1, 2, 4, 6, 8, 12]))
     sizes = tuple(sorted({int(b) for b in rng.choice([1, 2, 3, 4], int(rng.integers(1, 3)))}))
+    if rng.random() < 0.4:
+        # Numbers that let pipelines interleave.
+        model, batch, sizes = replace(model, layers=int(rng.choice([4, 6, 8]))), int(rng.choice([12, 24])), (1, 2)
     job = Job(
         batch,
         int(rng.choice([64, 128])),
@@ -117,13 +126,35 @@ def _draw_instance(rng: np.random.Generator, gpus: int, layers: int) -> Instance
     return Instance(cluster, model, job)
 
 
-def random_pins(rng: np.random.Generator, instance: Instance) -> Pins:
+def physical_instance(
+    rng: np.random.Generator, *, gpus: int = 4, layers: int = 6, most_plans: int = 20_000
+) -> Instance:
+    """An instance whose numbers make sense to the cost model: gigabytes of states and activations, unequal links."""
+    while True:
+        instance = _draw_instance(rng, gpus, layers)
+        job = replace(
+            instance.job,
+            seq_len=int(rng.choice([512, 1024])),
+            attention=Attention(str(rng.choice(["fused", "unfused"]))),
+            optimizer=Optimizer(str(rng.choice(["sharded", "replicated"]))),
+            sequence_parallel=bool(rng.random() < 0.7),
+        )
+        model = replace(instance.model, hidden=512 * instance.model.heads, ffn=1024 * instance.model.heads, vocab=4096)
+        scale = float(rng.uniform(0.25, 1.2)) * model.heads**2 / 12
+        cluster = with_memory(instance.cluster, {}, scale=scale)
+        legal = list_skeletons(cluster, model, job).legal
+        options = 2 * model.layers + 2
+        if legal and len(legal) <= 12 and sum(count_plans(s, model.layers, options) for s in legal) <= 20_000:
+            return Instance(cluster, model, job)
+
+
+def random_pins(rng: np.random.Generator, instance: Instance, words: tuple[str, ...] = WORDS) -> Pins:
     """One to three limits; they may exclude everything, but do not contradict each other on their face."""
     cluster, model, job = instance.cluster, instance.model, instance.job
     names = [t.name for t in cluster.gpu_types]
     pins = Pins()
     targets: list[int | str | None] = [0, 1, str(rng.choice(names)), None]
-    words = [str(o) for o in OPTIONS if job.framework is not Framework.FLAGSCALE or o != SELECTIVE]
+    words = tuple(word for word in words if job.framework is not Framework.FLAGSCALE or word != "selective")
     for which in rng.permutation(6)[: int(rng.integers(1, 4))]:
         target = targets[int(rng.integers(0, 4))]
         if which == 0 and target is not None:

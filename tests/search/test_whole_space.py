@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from memx_engine.cost.first_principles import FirstPrinciples
+from memx_engine.cost.table import Estimator
 from memx_engine.errors import InputError, NoFeasiblePlanError
 from memx_engine.plan import Recompute
 from memx_engine.search.limits import OperatorLimits
@@ -29,7 +31,7 @@ from tests.search.exhaustive import (
     median_references,
     phi_of,
 )
-from tests.search.random_instances import Instance, RandomTables, random_instance, random_pins
+from tests.search.random_instances import Instance, RandomTables, physical_instance, random_instance, random_pins
 
 INSTANCES = int(os.environ.get("MEMX_PROOF_INSTANCES", "500"))
 _BATCH = 20
@@ -41,9 +43,10 @@ class Case:
     """Instance number ``k`` and how it is searched."""
 
     instance: Instance
-    estimator: RandomTables
+    estimator: Estimator
     options: SearchOptions
     pins: Pins
+    monotone: bool
 
 
 def as_limits(pins: Pins) -> OperatorLimits:
@@ -61,12 +64,13 @@ def as_limits(pins: Pins) -> OperatorLimits:
 
 def make_case(k: int) -> Case:
     rng = np.random.default_rng([2026, k])
-    instance = random_instance(rng)
+    woven = k % 10 in (1, 2)
+    instance = random_instance(rng, woven=woven)
     pins = random_pins(rng, instance) if k % 2 else NO_PINS
     if pins.all_orders:
         # Orders multiply the plans, so the instance is a small one, under that limit alone.
         instance, pins = random_instance(rng, gpus=5, most_plans=4000), replace(NO_PINS, all_orders=True)
-    estimator = RandomTables(instance, k, rough=k % 3 == 0, tightness=rng.uniform(0, 1.5), woven=k % 10 == 1)
+    estimator = RandomTables(instance, k, rough=k % 3 == 0, tightness=rng.uniform(0, 1.5), woven=woven)
     profile = sorted(PROFILES)[k % 3]
     weights: Weights | None = Weights(profile, *PROFILES[profile])
     if k % 8 == 5:
@@ -80,7 +84,22 @@ def make_case(k: int) -> Case:
         variance_kind=("bytes", "utilization")[k // 3 % 2],
         epsilon_rule="paper" if k % 7 == 0 else "memx",
     )
-    return Case(instance, estimator, options, pins)
+    return Case(instance, estimator, options, pins, not estimator.rough)
+
+
+def make_physical_case(k: int) -> Case:
+    """Like :func:`make_case`, with the cost model's own tables."""
+    rng = np.random.default_rng([2027, k])
+    instance = physical_instance(rng)
+    estimator = FirstPrinciples(instance.cluster, instance.model, instance.job)
+    pins = random_pins(rng, instance, words=("none", "full", "block:1")) if k % 3 == 2 else NO_PINS
+    options = SearchOptions(
+        limits=as_limits(replace(pins, all_orders=False)),
+        weights=None if k % 4 == 3 else Weights("", *PROFILES[sorted(PROFILES)[k % 4]]),
+        top=_TOPS[k // 2 % 4],
+        variance_kind=("bytes", "utilization")[k // 3 % 2],
+    )
+    return Case(instance, estimator, options, replace(pins, all_orders=False), True)
 
 
 def run(case: Case) -> SearchResult | None:
@@ -94,24 +113,34 @@ def run(case: Case) -> SearchResult | None:
 @pytest.mark.parametrize("batch", range(-(-INSTANCES // _BATCH)))
 def test_agrees_with_every_plan(batch: int) -> None:
     for k in range(batch * _BATCH, min((batch + 1) * _BATCH, INSTANCES)):
-        case = make_case(k)
-        where = case.instance
-        everything = exhaust(
-            where.cluster, where.model, where.job, case.estimator, kind=case.options.variance_kind, pins=case.pins
-        )
-        try:
-            result = run(case)
-        except InputError:
-            # Limits that contradict each other or the inputs: no plan keeps them, whatever the memory.
-            assert everything.covered == 0, f"instance {k}: refused"
-            continue
-        assert (result is None) == (everything.feasible == 0), f"instance {k}: feasible or not"
-        if result is not None:
-            check_counts(k, case, result, everything)
-            check_objective(k, case, result, everything)
-            check_certificate(k, result, everything)
-            check_table(k, case, result, everything)
-            check_events(k, case, result, everything)
+        judge(k, make_case(k))
+
+
+@pytest.mark.parametrize("batch", range(-(-INSTANCES // (4 * _BATCH))))
+def test_agrees_with_every_plan_of_the_cost_model(batch: int) -> None:
+    for k in range(batch * _BATCH, (batch + 1) * _BATCH):
+        judge(k, make_physical_case(k))
+
+
+def judge(k: int, case: Case) -> None:
+    """Search instance ``k`` and hold everything the result says against every plan there is."""
+    where = case.instance
+    everything = exhaust(
+        where.cluster, where.model, where.job, case.estimator, kind=case.options.variance_kind, pins=case.pins
+    )
+    try:
+        result = run(case)
+    except InputError:
+        # Limits that contradict each other or the inputs: no plan keeps them, whatever the memory.
+        assert everything.covered == 0, f"instance {k}: refused"
+        return
+    assert (result is None) == (everything.feasible == 0), f"instance {k}: feasible or not"
+    if result is not None:
+        check_counts(k, case, result, everything)
+        check_objective(k, case, result, everything)
+        check_certificate(k, result, everything)
+        check_table(k, case, result, everything)
+        check_events(k, case, result, everything)
 
 
 def check_counts(k: int, case: Case, result: SearchResult, everything: Everything) -> None:
@@ -138,7 +167,7 @@ def check_objective(k: int, case: Case, result: SearchResult, everything: Everyt
         assert close(ref.time_s, expected[0]) and close(ref.peak_bytes, expected[1]), f"instance {k}"
         assert abs(ref.variance_bytes2 - expected[2]) <= 1e-9 * expected[2] + tiny, f"instance {k}"
         assert close(ref.epsilon_bytes2, expected[3], 1e-6), f"instance {k}"
-    if case.options.weights is None and not case.estimator.rough:
+    if case.options.weights is None and case.monotone:
         margin = max(p.least_margin[p.fits].max(initial=0.0) for p in everything.plans)
         rates = [gpu.gpu_type.bf16_flops for gpu in cluster.gpus if gpu.gpu_type.bf16_flops]
         uniform = np.std(rates) / np.mean(rates) <= 0.1
