@@ -90,6 +90,7 @@ class Measurement:
         truth, truth_name: Kind of ground, and which (``testbed:0``, ``cpu``).
         started_at: Seconds since the epoch, UTC. duration_s: What the measurement cost, in the truth's own time.
         detail: The failure's own words, or why a point was skipped and by which bound.
+        collectives: False where one rank of a TP group was measured alone, without the group's communication.
         described: Fingerprint of the device as the cluster file described it (:mod:`memx_engine.profile.described`);
             empty until it is stored for a cluster.
     """
@@ -114,6 +115,7 @@ class Measurement:
     started_at: float = 0.0
     duration_s: float = 0.0
     detail: str = ""
+    collectives: bool = True
     described: str = ""
 
     @property

@@ -175,7 +175,7 @@ def _predict(estimator: PointEstimator, point: Point, gpus: int) -> PointEstimat
 def _ratios(m: Measurement, estimate: PointEstimate) -> dict[str, float]:
     """Measured over predicted, by metric, where both are known and positive."""
     out: dict[str, float] = {}
-    if m.time_s and estimate.time_s > 0:
+    if m.time_s and m.collectives and estimate.time_s > 0:
         out["time"] = m.time_s / estimate.time_s
     memory = estimate.memory
     static = memory.weights + memory.gradients

@@ -115,7 +115,7 @@ class Compared:
                 continue
             known = estimate.memory.weights + estimate.memory.gradients
             reserved = m.peak_reserved_bytes or m.peak_allocated_bytes
-            time = np.log(m.time_s / estimate.time_s) if m.time_s and estimate.time_s > 0 else np.nan
+            time = np.log(m.time_s / estimate.time_s) if m.time_s and m.collectives and estimate.time_s > 0 else np.nan
             memory = np.nan
             if reserved is not None and reserved > known and estimate.dynamic_bytes > 0:
                 memory = np.log(reserved - known)

@@ -143,4 +143,5 @@ def read_result(output: str, point: Point, *, truth: Truth, truth_name: str, nod
         started_at=_seconds(document, "started_at") or 0.0,
         duration_s=_seconds(document, "duration_s") or 0.0,
         detail=detail,
+        collectives=point.tp == 1 or document.get("collectives") is not False,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import tempfile
+import time
 from collections.abc import Iterable, Mapping
 from typing import IO, Any
 
@@ -48,7 +49,8 @@ def measurement_columns(measurement: Measurement) -> dict[str, Any] | None:
     m, p = measurement, measurement.point
     if m.outcome is not Outcome.OK:
         return None
-    kind = "stage" + (" with embedding" if p.embedding else "") + (" with head" if p.head else "")
+    kind = "stage" if m.collectives else "shard"
+    kind += (" with embedding" if p.embedding else "") + (" with head" if p.head else "")
     values: dict[str, Any] = {
         "source": m.truth_name,
         "ref": p.key,
@@ -73,9 +75,16 @@ def measurement_columns(measurement: Measurement) -> dict[str, Any] | None:
         "layer_mem_mib": None if m.peak_reserved_bytes is None else m.peak_reserved_bytes / MIB,
         "recompute": str(p.recompute),
         "in_flight": p.in_flight,
-        "notes": "; ".join(part for part in (m.device, m.node, m.detail) if part),
+        "notes": _conditions(m),
     }
     return {name: values[name] for name in LAYER_COLUMNS if values.get(name) not in (None, "")}
+
+
+def _conditions(m: Measurement) -> str:
+    """Device, node, versions and time, as they named themselves."""
+    versions = ", ".join(f"{name} {version}" for name, version in m.versions.items())
+    when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(m.started_at)) if m.started_at else ""
+    return "; ".join(part for part in (m.device, m.node, versions, when, m.detail) if part)
 
 
 def _ms(seconds: float | None) -> float | None:

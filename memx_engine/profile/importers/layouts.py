@@ -123,6 +123,8 @@ def layer_point(columns: Columns, cluster: Cluster | None = None) -> Point:
     """
     own = {} if cluster is None else {t.name: t for t in cluster.gpu_types}
     kind = str(columns.get("layer_kind", "")).casefold()
+    if kind.startswith("shard"):
+        raise NotJudgeableError("one rank of a TP group, measured without the group's communication")
     embedding, head = "embedding" in kind, "head" in kind
     layers = 0 if embedding or head else 1
     if kind.startswith("stage"):
