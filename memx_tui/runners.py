@@ -24,7 +24,8 @@ class RunnerSettings:
         seed: The testbed's, where ``name`` states none. pace: 1 replays the testbed's time live, 0 does not wait.
         python: A Python with torch, where the probe runs; empty for this one (local) or ``python3`` (elsewhere).
         device: ``cpu`` measures on CPUs; ``auto`` on accelerators.
-        gres_names: GPU type → its name in Slurm. ssh_hosts: GPU type → host.
+        gres_names: GPU type → its name in Slurm. max_pending_min: How long a job may wait there; None for ever.
+        ssh_hosts: GPU type → host.
         command: The operator's own launch command with placeholders.
     """
 
@@ -40,6 +41,7 @@ class RunnerSettings:
     time_limit: str = ""
     slurm_arguments: tuple[str, ...] = ()
     gres_names: Mapping[str, str] = field(default_factory=dict)
+    max_pending_min: float | None = None
     ssh_hosts: Mapping[str, str] = field(default_factory=dict)
     ssh_arguments: tuple[str, ...] = ()
     command: str = ""
@@ -114,6 +116,7 @@ def _slurm(settings: RunnerSettings) -> Runner:
             extra=settings.slurm_arguments,
             python=settings.python or defaults.python,
             gres_names=dict(settings.gres_names),
+            pending_limit_s=None if settings.max_pending_min is None else 60 * settings.max_pending_min,
             device=settings.device,
             repetitions=settings.repetitions,
         )

@@ -14,13 +14,13 @@ from typing import IO
 
 from memx_engine.errors import CancelledError
 
-_OUTPUT_LIMIT_BYTES = 4 << 20
+OUTPUT_LIMIT_BYTES = 4 << 20
 _GRACE_S = 2.0
 
 
 @dataclass(frozen=True)
 class Finished:
-    """How a command ended. ``output`` is stdout, ``errors`` stderr, each cut to its last 4 MiB."""
+    """How a command ended. ``output`` is stdout, ``errors`` stderr, each cut to its end where it is very long."""
 
     returncode: int
     output: str
@@ -39,9 +39,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             return
 
 
-def _tail(stream: IO[bytes]) -> str:
+def _tail(stream: IO[bytes], limit_bytes: int) -> str:
     size = stream.seek(0, os.SEEK_END)
-    stream.seek(max(size - _OUTPUT_LIMIT_BYTES, 0))
+    stream.seek(max(size - limit_bytes, 0))
     return stream.read().decode("utf-8", errors="replace")
 
 
@@ -52,6 +52,7 @@ def run(
     timeout_s: float | None,
     should_stop: Callable[[], bool],
     environment: Mapping[str, str] | None = None,
+    output_limit_bytes: int = OUTPUT_LIMIT_BYTES,
 ) -> Finished:
     """Run ``arguments`` (never through a shell) and wait, checking ``should_stop`` ten times a second.
 
@@ -86,5 +87,5 @@ def run(
         finally:
             if process.poll() is None:
                 _end(process)
-        output, errors = _tail(out), _tail(err)
+        output, errors = _tail(out, output_limit_bytes), _tail(err, OUTPUT_LIMIT_BYTES)
     return Finished(process.returncode, output, errors, timed_out, time.monotonic() - start)

@@ -111,7 +111,7 @@ class SlurmCluster:
             "TaskPlugin=task/none", "SelectType=select/cons_tres", "SelectTypeParameters=CR_Core", "GresTypes=gpu",
             "ReturnToService=2", "MpiDefault=none", "SwitchType=switch/none",
             "AccountingStorageType=accounting_storage/none", "JobAcctGatherType=jobacct_gather/none", "InactiveLimit=0",
-            "KillWait=2", "MinJobAge=30", "SlurmdTimeout=30",
+            "KillWait=2", "MinJobAge=30", "SlurmdTimeout=30", "MessageTimeout=4",
             "SchedulerParameters=sched_min_interval=1,batch_sched_delay=1",
         ]  # fmt: skip
         gres = []

@@ -18,10 +18,11 @@ from memx_engine.plan import Recompute
 from memx_engine.profile.megatron_log import read_megatron_log
 from memx_engine.profile.runner import LaneLostError, LaneState, ProfileError
 from memx_engine.profile.runners.command import CommandRunner, CommandTemplate
-from memx_engine.profile.runners.slurm import SlurmOptions, SlurmRunner, gres_name, parse_gres, slurm_nodes
+from memx_engine.profile.runners.slurm import SlurmOptions, SlurmRunner
+from memx_engine.profile.runners.slurm_nodes import SlurmNode, find_nodes
 from memx_engine.profile.runners.ssh import SshOptions, SshRunner, ssh_arguments
 from memx_engine.profile.runners.testbed import TestbedRunner, parse_testbed
-from tests.profile.conftest import A100, LINK, MI300X, TINY, Sshd, node
+from tests.profile.conftest import LINK, MI300X, TINY, Sshd, node
 from tests.profile.slurm_cluster import SlurmCluster
 
 POINT = Point("mi300x", TINY, 1, 1, 64, 1, precision=Precision.FP32)
@@ -43,7 +44,10 @@ def options(python: str) -> SlurmOptions:
 
 
 def test_nodes_and_gpu_types_are_found(slurm: SlurmCluster) -> None:
-    assert slurm_nodes() == {"a100-0": {"a100": 4}, "mi300x-0": {"mi300x": 4}}
+    assert find_nodes() == (
+        SlurmNode("a100-0", {"a100": 4}, (), ("IDLE",), ("main",)),
+        SlurmNode("mi300x-0", {"mi300x": 4}, (), ("IDLE",), ("main",)),
+    )
 
 
 def test_both_types_are_measured_on_their_own_node(
@@ -139,20 +143,6 @@ def test_slurm_refusing_a_job_is_told_in_its_words(slurm: SlurmCluster, mixed_cl
     runner = SlurmRunner(SlurmOptions(partition="nowhere"))
     with pytest.raises(ProfileError, match="partition"):
         runner.open(mixed_cluster, "mi300x", on_state=ignore, should_stop=never)
-
-
-def test_gres_strings_of_old_and_new_releases() -> None:
-    assert parse_gres("gpu:a100:4(S:0-1),gpu:mi300x:8") == {"a100": 4, "mi300x": 8}
-    assert parse_gres("gpu:4") == {"": 4}
-    assert parse_gres("(null)") == {}
-
-
-def test_the_slurm_name_of_a_type_is_found_by_alias_or_told_what_there_is() -> None:
-    assert gres_name(A100, {"A100", "mi300x"}, SlurmOptions()) == "A100"
-    assert gres_name(MI300X, {"amd_big"}, SlurmOptions(gres_names={"mi300x": "amd_big"})) == "amd_big"
-    with pytest.raises(ProfileError) as caught:
-        gres_name(MI300X, {"a100", ""}, SlurmOptions())
-    assert "it has a100" in caught.value.hint
 
 
 # SSH
