@@ -107,6 +107,22 @@ def test_throughput_grows_with_the_logarithm_of_the_micro_batch(seed: int) -> No
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("gpu_type", [A100, VENDOR_B, VENDOR_C], ids=lambda t: t.name)
+def test_the_logarithm_holds_until_the_device_is_full(seed: int, gpu_type: GpuType) -> None:
+    # The published 1.000 comes without its range; docs/testbed.md states where it holds here and where it does not.
+    bed = Testbed(paper_cluster(), seed=seed)
+
+    def throughput(sizes: list[int], seq_len: int) -> list[float]:
+        return [n / seconds(bed, Point(gpu_type.name, LLAMA_7B, 1, n, seq_len, 2)) for n in sizes]
+
+    assert r_squared([0, 1, 2], throughput([1, 2, 4], 512)) > 0.95
+    full = throughput([1, 2, 4, 8, 16], 4096)
+    assert r_squared([0, 1, 2, 3, 4], full) < 0.95
+    assert full[1] / full[0] > full[4] / full[3]
+    assert full[4] / full[0] < 1.15
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_time_grows_faster_than_the_sequence(seed: int) -> None:
     # Figure 3c: log-log slope 1.16.
     bed = Testbed(small_cluster(), seed=seed)
