@@ -88,8 +88,9 @@ def test_keeping_memory_free_never_improves_the_optimum() -> None:
     lost = 0
     for k, instance, tables in instances(2, 14):
         before = optimum(instance, tables, SearchOptions(objective=fixed_objective(k)))
-        for free in (5e8, 3e9):
-            limits = OperatorLimits(keep_free_bytes=((None, free),))
+        smallest = min(t.memory_bytes for t in instance.cluster.gpu_types)
+        for share in (0.3, 0.8):
+            limits = OperatorLimits(keep_free_bytes=((None, share * smallest),))
             after = optimum(instance, tables, SearchOptions(objective=fixed_objective(k), limits=limits))
             assert after >= before / _HAIR, f"instance {k}"
             lost += after > before
