@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from memx_engine.profile.progress import ProfileProgress as ProfileProgress
     from memx_engine.profile.progress import TypeProgress as TypeProgress
     from memx_engine.profile.progress import TypeState as TypeState
+    from memx_engine.profile.records import measurement_to_document as measurement_to_document
     from memx_engine.profile.result import ProfileResult as ProfileResult
     from memx_engine.profile.result import TypeResult as TypeResult
     from memx_engine.profile.result import profile_document as profile_document
@@ -204,6 +205,7 @@ _HOMES = {
     "profile.loop": ("ProfileOptions", "refuse_without_resume", "run_profile"),
     "profile.parameters": ("exhaustive_count", "sparse_count"),
     "profile.progress": ("EventKind", "ProfileEvent", "ProfileProgress", "TypeProgress", "TypeState"),
+    "profile.records": ("measurement_to_document",),
     "profile.result": ("ProfileResult", "TypeResult", "profile_document"),
     "profile.runner": ("ProfileError", "Runner"),
     "profile.runners.command": ("CommandRunner", "CommandTemplate"),

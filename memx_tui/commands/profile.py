@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @click.option("--types", metavar="TYPE,TYPE..", help="GPU types to measure (default: all of the cluster).")
 @click.option("--resume", is_flag=True, help="Go on in a workspace that holds measurements of this cluster.")
 @click.option("--retry-failed", is_flag=True, help="With --resume: measure again what hung.")
+@click.option("--list", "as_list", is_flag=True, help="Show what was measured, point by point, and run nothing.")
 @click.option("--dry-run", is_flag=True, help="Show the plan of measurements and run nothing.")
 @click.option(
     "--point-timeout",
@@ -56,6 +57,7 @@ def command(
     types: str | None,
     resume: bool,
     retry_failed: bool,
+    as_list: bool,
     dry_run: bool,
     point_timeout: float,
     retries: int,
@@ -75,9 +77,13 @@ def command(
     memx-tui profile --cluster paper-20gpu --model llama2-7b --dry-run
     memx-tui profile --cluster my.yaml --model llama2-7b --runner slurm --partition gpu --resume
     memx-tui profile --cluster my.yaml --model llama2-7b --runner command --command './run.sh {node} {tp} ...'
+    memx-tui profile --list --workspace my-runs
     """
     from memx_engine import ProfileOptions
 
+    if as_list:
+        _show_measured(cluster, workspace, _split(types), as_json)
+        return
     settings = runner_settings(flags, seed)
     runner = make_runner(settings)
     start_work(None if dry_run else workspace, log_level)
@@ -121,6 +127,26 @@ def command(
     from memx_tui.text.style import Style
 
     emit(result_text(result, inputs, where_words(settings, runner), folder, Style.of(sys.stdout)))
+
+
+def _show_measured(cluster: str | None, folder: Path | None, types: tuple[str, ...] | None, as_json: bool) -> None:
+    """Every measurement of a workspace on standard output; only reads it, also while another session writes."""
+    from memx_engine import Workspace, load_cluster, measurement_to_document
+
+    if folder is None:
+        if cluster is None:
+            raise InputError("is needed", where="--list", hint="name the folder with --workspace, or its --cluster")
+        folder = find_paths().workspace(load_cluster(cluster).name)
+    with Workspace(folder, read_only=True) as store:
+        rows = [m for m in store.measurements() if types is None or m.point.gpu_type in types]
+    if as_json:
+        documents = [measurement_to_document(m) for m in rows]
+        emit_json({"schema": "memx/measurements/v1", "workspace": str(folder), "measurements": documents})
+        return
+    from memx_tui.text.measurements_view import measurements_text
+    from memx_tui.text.style import Style
+
+    emit(measurements_text(rows, folder, Style.of(sys.stdout)))
 
 
 def where_words(settings: RunnerSettings, runner: Runner) -> str:

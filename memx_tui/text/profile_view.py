@@ -112,7 +112,10 @@ def result_text(result: ProfileResult, inputs: Inputs, where: str, folder: Path,
         if outcome.trends:
             lines.extend(["", *trend_block(outcome.trends, job.attention, style)])
             lines.extend(["", *trend_plots(outcome.trends, style)])
-    words = f"kept in {folder}; memx-tui profile with --resume goes on from there and measures nothing twice"
+    words = (
+        f"kept in {folder}; memx-tui profile with --resume goes on from there and measures nothing twice, with "
+        "--list it shows every measurement"
+    )
     return "\n".join([*lines, "", style.section("Kept"), *style.wrap(words, " ")])
 
 

@@ -132,3 +132,28 @@ def test_a_command_that_always_fails_is_exit_4(tmp_path: Path, capsys: pytest.Ca
     err = capsys.readouterr().err
     assert "no iteration time" in err or "printed nothing" in err or "could be measured" in err
     assert "Traceback" not in err
+
+
+def test_every_measurement_can_be_seen_with_its_conditions_also_while_another_session_writes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [*ARGUMENTS[1:], "--types", "t4"]
+    folder = ["--workspace", str(tmp_path / "w")]
+    assert cli.run(["profile", *arguments, *folder]) == 0
+    assert "--list" in capsys.readouterr().out
+    with Workspace(tmp_path / "w") as writer:
+        rows = list(writer.measurements())
+        assert cli.run(["profile", "--list", *folder]) == 0
+        out = capsys.readouterr().out
+        assert cli.run(["profile", "--list", "--json", *folder]) == 0
+    documents = json.loads(capsys.readouterr().out)["measurements"]
+    assert "simulated by testbed:0" in out and f"{len(rows)} rows" in out
+    assert out.count("too big: not run: it needs at least") == sum(m.outcome.value == "skipped" for m in rows) > 0
+    assert [d["point"]["micro_batch"] for d in documents] == [m.point.micro_batch for m in rows]
+    assert all(d["repetitions_s"] and d["peak_allocated_bytes"] for d in documents if d["outcome"] == "ok")
+    assert cli.run(["profile", "--list", "--types", "v100-sxm2-32g", *folder]) == 0
+    assert "0 rows" in capsys.readouterr().out
+    assert cli.run(["profile", "--list"]) == 2
+    assert "--workspace" in capsys.readouterr().err
+    assert cli.run(["profile", "--list", "--workspace", str(tmp_path / "none")]) == 2
+    assert "there is no workspace here" in capsys.readouterr().err

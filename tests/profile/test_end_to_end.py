@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import subprocess
 import time
@@ -11,10 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Measurement, Outcome, Truth
 from memx_engine.workspace import Workspace
 from tests.cli.processes import COMMAND, Done, environment, run
+from tests.profile.conftest import Sshd
 from tests.profile.slurm_cluster import SlurmCluster
+from tests.profile.stand_in import logged, make_stand_in
 
 CONFIG = {
     "model_type": "llama",
@@ -38,7 +44,15 @@ nodes:
 links:
   inter_node: {bandwidth_gb_s: 12, latency_us: 30, shared: true}
 """
-JOB = ("--seq-len", "1", "--global-batch", "8", "--mbs", "1", "--repetitions", "4")
+CPUS = """\
+schema: memx/cluster/v1
+name: here
+nodes:
+  - name: here
+    gpus: [{type: cpu, count: 1, overrides: {memory_gib: 4, fp32_tflops: 0.1, lacks: [bf16, fp16]}}]
+"""
+JOB = ("--seq-len", "1", "--global-batch", "8", "--mbs", "1")
+FOUR = ("--repetitions", "4")
 TYPES = {"a100-sxm-80g": "a100-0", "mi300x": "mi300x-0"}
 
 
@@ -57,9 +71,8 @@ class Site:
 
     def arguments(self, verb: str, *more: str) -> list[str]:
         own = self.runner if verb == "profile" else ()
-        job = JOB if verb == "profile" else JOB[:-2]
         return [
-            verb, "--cluster", self.cluster, "--model", "config.json", *job, *own, "--workspace", str(self.workspace),
+            verb, "--cluster", self.cluster, "--model", "config.json", *JOB, *own, "--workspace", str(self.workspace),
             *more,
         ]  # fmt: skip
 
@@ -107,7 +120,7 @@ def document(done: Done) -> dict[str, object]:
 def test_two_types_are_measured_through_slurm_and_a_killed_session_is_resumed(
     slurm: SlurmCluster, torch_python: str, tmp_path: Path
 ) -> None:
-    runner = ("--runner", "slurm", "--probe-device", "cpu", "--python", torch_python)
+    runner = ("--runner", "slurm", "--probe-device", "cpu", "--python", torch_python, *FOUR)
     site = make_site(tmp_path, MIXED, runner, **slurm.environment)
     first = site.start()
     wait_until(lambda: len(site.stored()) >= 3)
@@ -140,3 +153,87 @@ def test_two_types_are_measured_through_slurm_and_a_killed_session_is_resumed(
     assert slurm.client("squeue", "-h").stdout == ""
     plan = document(site.run("plan", "--json"))
     assert plan["provenance"] == "measured"
+
+
+def test_this_machine_gives_a_table_that_can_be_checked_by_hand(torch_python: str, tmp_path: Path) -> None:
+    site = make_site(
+        tmp_path,
+        CPUS,
+        ("--runner", "local", "--probe-device", "cpu", "--python", torch_python, "--precision", "fp32", *FOUR),
+    )
+    sums = document(site.run("profile", "--json"))
+    rows = site.stored()
+    assert sums["measured"] == len(rows) >= 4 and sums["failed"] == 0
+    assert {m.outcome for m in rows} == {Outcome.OK} and {m.truth for m in rows} == {Truth.CPU}
+    model = rows[0].point.model
+    assert isinstance(model, TransformerSpec)
+    # By hand: 4 x 32 x 32 of attention, 3 x 32 x 64 of the gated MLP, two norms of 32; fp32 weights and gradients.
+    assert model.layer.total == 4 * 32 * 32 + 3 * 32 * 64 + 2 * 32
+    for m in rows:
+        ends = 128 * 32 if m.point.embedding or m.point.head else 0
+        peak = m.peak_allocated_bytes or 0
+        assert 8 * (model.layer.total + ends) < peak < 8 * (model.layer.total + ends) + (1 << 20)
+    table = run(["profile", "--list", "--workspace", str(site.workspace)], tmp_path, COLUMNS="120")
+    assert table.code == 0, table.err
+    assert f"{len(rows)} rows" in table.out and "on CPUs" in table.out and "torch 2" in table.out
+    for m in rows:
+        assert m.time_s is not None and m.spread is not None and m.peak_allocated_bytes is not None
+        figures = [f"{m.time_s * 1e3:.2f}", f"{m.spread:.1%}", "4", f"{m.peak_allocated_bytes / (1 << 20):.2f}"]
+        assert any(" ".join(figures) in " ".join(line.split()) for line in table.out.splitlines()), figures
+    assert document(site.run("profile", "--resume", "--json"))["measured"] == 0
+
+
+def test_ssh_from_the_command_line_with_a_python_of_a_hostile_name(sshd: Sshd, tmp_path: Path) -> None:
+    python = make_stand_in(tmp_path / "a b;$(touch ran)'\"")
+    arguments = [word for argument in sshd.arguments for word in ("--ssh-arg", argument)]
+    hosts = [word for name in TYPES for word in ("--ssh-host", f"{name}=127.0.0.1")]
+    runner = ("--runner", "ssh", "--probe-device", "cpu", "--python", str(python), *hosts)
+    # An argument that begins with a dash needs the form with "=".
+    joined = [f"{flag}={value}" for flag, value in zip(arguments[::2], arguments[1::2], strict=True)]
+    site = make_site(tmp_path, MIXED, (*runner, *joined))
+    done = site.run("profile", "--json")
+    sums, rows = document(done), site.stored()
+    assert sums["measured"] == len(rows) == len(logged(python.parent)) > 0
+    assert {(m.point.gpu_type, m.node) for m in rows} == set(TYPES.items())
+    assert "ready on a100-0" in done.err
+    assert not list(tmp_path.rglob("ran")) and not (Path.home() / "ran").exists()
+    assert document(site.run("profile", "--resume", "--json"))["measured"] == 0
+
+
+SCRIPT = """\
+import json, sys
+with open(sys.argv[1], "a") as log:
+    log.write(json.dumps(sys.argv[2:]) + chr(10))
+for number, ms in enumerate((900.0, 41.0, 40.0, 42.0), 1):
+    print(f" iteration {number}/ 10 | elapsed time per iteration (ms): {ms} | global batch size: 1 |")
+print("[Rank 0] (after 1 iterations) memory (MB) | allocated: 9.0 | max allocated: 100.0 | reserved: 9.0 |"
+      " max reserved: 128.0")
+"""
+
+
+def test_the_operators_command_from_the_command_line_with_a_hostile_name(tmp_path: Path) -> None:
+    name = "launch 1; touch ran $(touch ran) '\".py"
+    (tmp_path / name).write_text(SCRIPT)
+    command = (
+        f"python3 {shlex.quote(name)} log {{node}} {{layers}} {{tp}} {{recompute}} --mbs={{micro_batch}} '$(touch ran)'"
+    )
+    site = make_site(tmp_path, MIXED, ("--runner", "command", "--command", command))
+    done = site.run("profile", "--json")
+    sums, rows = document(done), site.stored()
+    assert sums["measured"] == len(rows) > 0 and sums["provenance"] == "measured"
+    for m in rows:
+        # The first iteration warms up; one micro-batch is in flight.
+        assert m.time_s == pytest.approx(0.041) and m.node == TYPES[m.point.gpu_type]
+        assert m.peak_allocated_bytes == 100 << 20 and m.peak_reserved_bytes == 128 << 20
+    told = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert len(told) == len(rows) and {words[0] for words in told} == set(TYPES.values())
+    assert all(words[1:3] == ["1", "1"] and words[4:] == ["--mbs=1", "$(touch ran)"] for words in told)
+    assert not (tmp_path / "ran").exists()
+    assert document(site.run("profile", "--resume", "--json"))["measured"] == 0
+
+
+def test_a_node_name_that_a_shell_would_run_is_refused_with_its_line(tmp_path: Path) -> None:
+    site = make_site(tmp_path, MIXED.replace("name: a100-0", "name: 'a; $(touch ran)'"), ("--runner", "ssh"))
+    done = site.run("profile")
+    assert done.code == 2 and "cluster.yaml:4: nodes[0].name" in done.err
+    assert not (tmp_path / "ran").exists()
