@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO
 
@@ -16,6 +17,7 @@ from memx_engine.errors import CancelledError
 
 OUTPUT_LIMIT_BYTES = 4 << 20
 _GRACE_S = 2.0
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,38 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_S)
             return
+
+
+@contextlib.contextmanager
+def _end_of(process: subprocess.Popen[bytes]) -> Iterator[Callable[[float], bool]]:
+    """A function that waits up to so many seconds for the end of ``process`` and says whether it came.
+
+    ``Popen.wait`` with a time limit asks again and again, half a percent of a core for every GPU type that is measured;
+    where the kernel tells of an end (Linux 5.3), waiting takes next to nothing.
+    """
+
+    def ask(seconds: float) -> bool:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        return process.returncode is not None
+
+    try:
+        handle = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):
+        yield ask
+        return
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+
+    def be_told(seconds: float) -> bool:
+        if poll.poll(1000.0 * seconds):
+            process.wait()
+        return process.returncode is not None
+
+    try:
+        yield be_told
+    finally:
+        os.close(handle)
 
 
 def _tail(stream: IO[bytes], limit_bytes: int) -> str:
@@ -73,17 +107,13 @@ def run(
         )
         timed_out = False
         try:
-            while True:
-                try:
-                    process.wait(0.1)
-                    break
-                except subprocess.TimeoutExpired:
-                    pass
-                if should_stop():
-                    raise CancelledError("stopped by the operator")
-                if timeout_s is not None and time.monotonic() - start > timeout_s:
-                    timed_out = True
-                    break
+            with _end_of(process) as ended:
+                while not ended(_POLL_S):
+                    if should_stop():
+                        raise CancelledError("stopped by the operator")
+                    if timeout_s is not None and time.monotonic() - start > timeout_s:
+                        timed_out = True
+                        break
         finally:
             if process.poll() is None:
                 _end(process)
