@@ -227,6 +227,7 @@ class Estimate:
             ``fixed``; sums to ``iteration_time_s``, seen from the slowest stage.
         stage_forward_s, stage_backward_s: One micro-batch on each stage.
         peak_bytes: The highest per-GPU peak. memory_variance_bytes2: Variance of the peaks over the plan's GPUs.
+        extrapolated: Sizes of the plan outside the range of what was measured, such as ``micro_batch``.
     """
 
     iteration_time_s: float
@@ -243,6 +244,7 @@ class Estimate:
     memory_variance_bytes2: float
     interval_s: tuple[float, float] | None = None
     provenance: Provenance = Provenance.UNCALIBRATED
+    extrapolated: tuple[str, ...] = ()
 
     @property
     def worst_gpu(self) -> GpuEstimate:

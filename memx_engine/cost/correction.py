@@ -15,6 +15,7 @@ class Correction:
 
     Attributes:
         time: Forward and backward, their tensor-parallel collectives included.
+        collectives, ends: Of these, once more: collectives; computing of the embedding and the head.
         activations: Activations, logits, work space and buffers: all that the allocator holds beside the states.
         working, passing, logits: Of these, once more: layers that exist whole while they are recomputed; gradients that
             pass through and communication buffers; logits.
@@ -31,6 +32,8 @@ class Correction:
     passing: float = 1.0
     logits: float = 1.0
     together: float = 0.0
+    collectives: float = 1.0
+    ends: float = 1.0
 
 
 UNCORRECTED = Correction()
@@ -42,29 +45,29 @@ def corrected(cost: StageCost, correction: Correction) -> StageCost:
         return cost
     return replace(
         cost,
-        layer=_layer(cost.layer, correction.time),
-        embedding=_end(cost.embedding, correction.time),
-        head=_end(cost.head, correction.time),
+        layer=_layer(cost.layer, correction),
+        embedding=_end(cost.embedding, correction),
+        head=_end(cost.head, correction),
         memory=_memory(cost.memory, correction),
     )
 
 
-def _layer(layer: LayerTime, factor: float) -> LayerTime:
+def _layer(layer: LayerTime, c: Correction) -> LayerTime:
     return LayerTime(
-        forward_s=layer.forward_s * factor,
-        backward_s=layer.backward_s * factor,
-        forward_comm_s=layer.forward_comm_s * factor,
-        backward_comm_s=layer.backward_comm_s * factor,
-        core_forward_s=layer.core_forward_s * factor,
+        forward_s=layer.forward_s * c.time,
+        backward_s=layer.backward_s * c.time,
+        forward_comm_s=layer.forward_comm_s * c.time * c.collectives,
+        backward_comm_s=layer.backward_comm_s * c.time * c.collectives,
+        core_forward_s=layer.core_forward_s * c.time,
     )
 
 
-def _end(end: EndTime, factor: float) -> EndTime:
+def _end(end: EndTime, c: Correction) -> EndTime:
     return EndTime(
-        forward_s=end.forward_s * factor,
-        backward_s=end.backward_s * factor,
-        forward_comm_s=end.forward_comm_s * factor,
-        backward_comm_s=end.backward_comm_s * factor,
+        forward_s=end.forward_s * c.time * c.ends,
+        backward_s=end.backward_s * c.time * c.ends,
+        forward_comm_s=end.forward_comm_s * c.time * c.collectives,
+        backward_comm_s=end.backward_comm_s * c.time * c.collectives,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
@@ -22,7 +22,7 @@ from memx_engine.cost.pipeline import in_flight
 from memx_engine.cost.recompute import Counts, allowed, counts, strategies
 from memx_engine.cost.stage import DP_OVERLAP, StageCost, stage_cost
 from memx_engine.cost.table import StageTable
-from memx_engine.cost.tables import StageTerms, dense, stage_terms
+from memx_engine.cost.tables import StageTerms, TableFactors, dense, stage_terms
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Framework, Job
 from memx_engine.inputs.model import TransformerSpec
@@ -217,14 +217,21 @@ class FirstPrinciples:
 
     # --- tables and plans ------------------------------------------------------------------------------------------
 
-    def stage_table(self, skeleton: Skeleton) -> StageTable:
-        """Tables over (stage, layers, option); chunks are equal when interleaved."""
+    def stage_table(
+        self, skeleton: Skeleton, learn: Callable[[tuple[Recompute, ...]], TableFactors] | None = None
+    ) -> StageTable:
+        """Tables over (stage, layers, option); chunks are equal when interleaved.
+
+        Args:
+            learn: What is learned of the skeleton's stages under given options.
+        """
         v, layers = skeleton.virtual_stages, self.model.layers
         network = self._network.place(skeleton.placements)
         known = self._stages(skeleton, network)
         options = self._options(skeleton, known[0].cost)
         flights = in_flight(skeleton.pp, skeleton.micro_batches, v)
-        forward, backward, memory = dense(tuple(k.terms for k in known), flights, options, layers, v)
+        learned = learn(options) if learn else None
+        forward, backward, memory = dense(tuple(k.terms for k in known), flights, options, layers, v, learned)
         transfers = self._transfers(skeleton, network, untied=network.ends_cross_vendors)
         return StageTable(
             forward_s=forward,

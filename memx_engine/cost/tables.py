@@ -20,9 +20,9 @@ class StageTerms:
 
     Attributes:
         factors: (4 C,) per count of :class:`Counts`: forward seconds, backward seconds, kept bytes, working bytes.
-        constants: (10,) forward and backward of the ends, state bytes per layer, fixed bytes, bytes per micro-batch in
-            flight, logits, transient work space, context, share lost to fragmentation, share of logits and work space
-            that exist together.
+        constants: (11,) forward and backward of the ends, state bytes per layer, of the ends, fixed bytes, bytes per
+            micro-batch in flight, logits, transient work space, context, share lost to fragmentation, share of logits
+            and work space that exist together.
         tails: (L+1,) exposed data-parallel communication and optimizer step.
     """
 
@@ -45,7 +45,8 @@ def stage_terms(cost: StageCost, layers: int) -> StageTerms:
         cost.end_forward_s,
         cost.end_backward_s,
         m.layer_parameters * m.state.total,
-        m.end_parameters * m.state.total + m.head_bytes + m.buffers_bytes,
+        m.end_parameters * m.state.total,
+        m.head_bytes + m.buffers_bytes,
         m.per_flight_bytes,
         m.logits_bytes,
         m.transient_bytes,
@@ -57,8 +58,22 @@ def stage_terms(cost: StageCost, layers: int) -> StageTerms:
     return StageTerms(np.array([row.vector for row in rows]).ravel(), np.array(constants), np.array(tails))
 
 
+@dataclass(frozen=True, eq=False)
+class TableFactors:
+    """What is learned of stages: (P, R) factors on time, and on memory beside the states; (P,) bytes added to it."""
+
+    time: Array
+    memory: Array
+    extra_bytes: Array
+
+
 def dense(
-    terms: tuple[StageTerms, ...], flights: tuple[int, ...], options: tuple[Recompute, ...], layers: int, v: int
+    terms: tuple[StageTerms, ...],
+    flights: tuple[int, ...],
+    options: tuple[Recompute, ...],
+    layers: int,
+    v: int,
+    learned: TableFactors | None = None,
 ) -> tuple[Array, Array, Array]:
     """Forward seconds, backward seconds and peak bytes, each (P, L+1, R); infinite where illegal.
 
@@ -73,7 +88,7 @@ def dense(
         (factors[:, part * _C : (part + 1) * _C] @ flat).reshape(shape) for part in range(4)
     )
     constants = np.stack([t.constants for t in terms])[:, :, None, None]
-    end_forward, end_backward, state, fixed, per_flight, logits, transient, context, lost, together = (
+    end_forward, end_backward, state, end_state, fixed, per_flight, logits, transient, context, lost, together = (
         constants.swapaxes(0, 1)
     )
     held = np.array(flights, dtype=np.float64)[:, None, None]
@@ -89,9 +104,16 @@ def dense(
         np.maximum(working, logits, out=working)
     memory *= held
     memory += working
-    memory += state * np.arange(layers + 1)[:, None] + fixed + np.ceil(held / v) * per_flight
+    memory += fixed + np.ceil(held / v) * per_flight
+    if learned is not None:
+        forward *= learned.time[:, None, :]
+        backward *= learned.time[:, None, :]
+        memory *= learned.memory[:, None, :]
+    memory += state * np.arange(layers + 1)[:, None] + end_state
     memory *= 1 + lost
     memory += context
+    if learned is not None:
+        memory += learned.extra_bytes[:, None, None]
     for table in (forward, backward, memory):
         table[:, illegal] = np.inf
     return forward, backward, memory

@@ -6,22 +6,22 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memx_engine.cost.correction import Correction
 from memx_engine.cost.first_principles import ExchangeRate, FirstPrinciples
-from memx_engine.cost.pipeline import in_flight
 from memx_engine.cost.table import StageTable
+from memx_engine.cost.tables import TableFactors
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Measurement, Point
-from memx_engine.plan import Estimate, GpuEstimate, Plan, Provenance, Recompute, Skeleton
+from memx_engine.plan import FULL, Estimate, GpuEstimate, Plan, Provenance, Recompute, Skeleton
 from memx_engine.predict.compared import StageDescriber
-from memx_engine.predict.stage_model import StageModel, fit_stages, stage_shifts
+from memx_engine.predict.stage_model import StageModel, fit_stages, stage_factors
 
 Array = NDArray[np.float64]
 
@@ -31,14 +31,24 @@ UNSEEN = 0.5
 COMPOSED = 0.05
 """What nodes of one type differ by, and what putting stages together misses, while no whole run is known."""
 
-_LITTLE = 2.0**-20
-"""Activations scaled so far down that what is left of a table is states and context; not 0, where options collapse."""
+
+@dataclass(frozen=True)
+class StageFactors:
+    """On the parts of a stage's time and memory; ``distance`` and ``outside``: how far and where it is extrapolated."""
+
+    time: float = 1.0
+    memory: float = 1.0
+    distance: float = 0.0
+    outside: tuple[str, ...] = ()
+
+
+_PLAIN = StageFactors()
 
 
 class Predicted:
     """First principles with learned corrections of stages; see :mod:`memx_engine.predict.stage_model`.
 
-    A stage's factors depend on its skeleton and its recompute strategy, never on its number of layers, so tables and
+    A stage's factors depend on its skeleton and its kind of recompute, never on its number of layers, so tables and
     estimates agree and the exact solver stays exact. GPU types that nobody measured keep first principles.
     """
 
@@ -46,16 +56,14 @@ class Predicted:
         self.cluster, self.model, self.job, self.stages = cluster, model, job, stages
         corrections = stages.corrections(cluster)
         self._base = FirstPrinciples(cluster, model, job, corrections)
-        empty = {name: replace(c, activations=c.activations * _LITTLE) for name, c in corrections.items()}
-        self._empty = FirstPrinciples(cluster, model, job, empty)
         self._describer = StageDescriber(cluster, job)
-        self._known: dict[Point, tuple[float, float, float]] = {}
+        self._known: dict[Point, StageFactors] = {}
         self.hits = self.misses = self.repaired = 0
         trees = stages.model.booster.to_bytes() if stages.model.booster else b""
         document = [
             self._base.fingerprint,
             stages.model.factors.tolist(),
-            [[n, s.compute, s.collectives] for n, s in stages.speeds.items()],
+            [[n, asdict(s)] for n, s in stages.times.items()],
             [[n, asdict(s)] for n, s in stages.memories.items()],
             sorted(stages.points.items()),
         ]
@@ -122,85 +130,80 @@ class Predicted:
         """First principles' rates, their seconds scaled by the stage's factor."""
         out = []
         for rate in self._base.exchange_rates(skeleton):
-            time, memory, _ = self._factors(skeleton, rate.stage, [rate.recompute])[0]
-            saved = rate.saved_bytes * memory
-            out.append(replace(rate, extra_s=rate.extra_s * time, saved_bytes=saved))
+            found = self._factors(skeleton, [(rate.stage, self._kind(rate.recompute))])[0]
+            out.append(replace(rate, extra_s=rate.extra_s * found.time, saved_bytes=rate.saved_bytes * found.memory))
         return tuple(out)
 
     def stage_table(self, skeleton: Skeleton) -> StageTable:
         """First principles' table, every (stage, option) scaled by its factors."""
-        full, empty = self._base.stage_table(skeleton), self._empty.stage_table(skeleton)
-        factors = np.array([self._factors(skeleton, i, full.options) for i in range(skeleton.pp)])
-        time, memory = factors[:, None, :, 0], factors[:, None, :, 1]
-        possible = np.isfinite(full.memory_bytes)
-        dynamic = np.where(possible, full.memory_bytes, 0.0) - np.where(possible, empty.memory_bytes, 0.0)
-        dynamic /= 1.0 - _LITTLE
-        known = np.array([p.gpu_type in self.stages.points for p in skeleton.placements])[:, None, None]
-        scaled = full.memory_bytes + np.where(known, (memory - 1.0) * dynamic, 0.0)
-        groups = np.array([self._groups_bytes(skeleton, i) for i in range(skeleton.pp)])[:, None, None]
-        return replace(
-            full,
-            forward_s=full.forward_s * time,
-            backward_s=full.backward_s * time,
-            memory_bytes=scaled + groups,
-        )
+
+        def learn(options: tuple[Recompute, ...]) -> TableFactors:
+            kinds = [self._kind(option) for option in options]
+            asked = list(dict.fromkeys(kinds))
+            found = self._factors(skeleton, [(i, kind) for i in range(skeleton.pp) for kind in asked])
+            pairs = np.array([[f.time, f.memory] for f in found]).reshape(skeleton.pp, len(asked), 2)
+            pairs = pairs[:, [asked.index(kind) for kind in kinds]]
+            groups = np.array([self._groups_bytes(skeleton, i) for i in range(skeleton.pp)])
+            return TableFactors(pairs[:, :, 0], pairs[:, :, 1], groups)
+
+        return self._base.stage_table(skeleton, learn)
 
     def estimate(self, plan: Plan) -> Estimate:
         """As first principles composes it from the corrected stages, with intervals and probabilities."""
         skeleton = plan.skeleton
-        found = [self._factors(skeleton, i, [stage.recompute])[0] for i, stage in enumerate(plan.stages)]
+        found = self._factors(skeleton, [(i, self._kind(stage.recompute)) for i, stage in enumerate(plan.stages)])
         corrections = []
         for i, stage in enumerate(plan.stages):
-            base = self.stages.outside.get(stage.gpu_type)
             context = 1.0
+            base = self.stages.outside.get(stage.gpu_type)
             if base is not None and base.process_bytes > 0:
                 context += self._groups_bytes(skeleton, i) / base.process_bytes
-            corrections.append(Correction(time=found[i][0], activations=found[i][1], context=context))
+            corrections.append(Correction(time=found[i].time, activations=found[i].memory, context=context))
         made = self._base.estimate(plan, corrections)
-        far = [f[2] for f in found]
         return replace(
             made,
-            gpus=tuple(self._with_probability(gpu, far[gpu.stage]) for gpu in made.gpus),
-            interval_s=self._interval(plan, made, far),
+            gpus=tuple(self._with_probability(gpu, found[gpu.stage].distance) for gpu in made.gpus),
+            interval_s=self._interval(plan, made, [f.distance for f in found]),
             provenance=self._weakest([stage.gpu_type for stage in plan.stages]),
+            extrapolated=tuple(dict.fromkeys(name for f in found for name in f.outside)),
         )
 
     # --- one stage ------------------------------------------------------------------------------------------------
 
-    def _factors(self, skeleton: Skeleton, i: int, options: Sequence[Recompute]) -> list[tuple[float, float, float]]:
-        """(time, memory, distance outside the measured range) of stage ``i`` under every option."""
+    def _factors(self, skeleton: Skeleton, asked: Sequence[tuple[int, Recompute]]) -> list[StageFactors]:
+        """What is learned of stages under kinds of recompute; whatever is new goes to the trees in one call."""
+        points = [self._point(skeleton, i, kind) for i, kind in asked]
+        missing = [p for p in dict.fromkeys(points) if p is not None and p not in self._known]
+        self.misses += len(missing)
+        self.hits += len(points) - len(missing)
+        if missing:
+            factors, far, outside, repaired = stage_factors(self.stages, self._describer, missing)
+            self.repaired += repaired
+            for point, pair, distance, names in zip(missing, factors, far, outside, strict=True):
+                self._known[point] = StageFactors(float(pair[0]), float(pair[1]), float(distance), names)
+        return [_PLAIN if p is None else self._known[p] for p in points]
+
+    @staticmethod
+    def _kind(option: Recompute) -> Recompute:
+        """What stands for all strategies that the trees cannot tell apart."""
+        return FULL if option.kind == "uniform" else Recompute("block", 1) if option.kind == "block" else option
+
+    def _point(self, skeleton: Skeleton, i: int, kind: Recompute) -> Point | None:
+        """What stands for the stage whatever its layers and micro-batches in flight; None where its type is not
+        measured."""
         placement = skeleton.placements[i]
         if placement.gpu_type not in self.stages.points:
-            return [(1.0, 1.0, 0.0)] * len(options)
-        points = [self._point(skeleton, i, option) for option in options]
-        missing = list(dict.fromkeys(p for p in points if p not in self._known))
-        self.hits += len(points) - len(missing)
-        self.misses += len(missing)
-        if missing:
-            factors, far, repaired = stage_shifts(self.stages, self._describer, missing)
-            self.repaired += repaired
-            for point, pair, distance in zip(missing, factors, far, strict=True):
-                self._known[point] = (float(pair[0]), float(pair[1]), float(distance))
-        return [self._known[p] for p in points]
-
-    def _point(self, skeleton: Skeleton, i: int, option: Recompute) -> Point:
-        """What stands for the stage: the skeleton's even split, its own micro-batches in flight."""
-        placement = skeleton.placements[i]
-        layers = max(self.model.layers // skeleton.pp, 1)
-        if option.kind == "block":
-            option = Recompute("block", min(option.n, layers))
-        flights = in_flight(skeleton.pp, skeleton.micro_batches, skeleton.virtual_stages)[i]
+            return None
         return Point(
             gpu_type=placement.gpu_type,
             model=self.model,
             tp=placement.tp,
             micro_batch=skeleton.micro_batch,
             seq_len=skeleton.seq_len,
-            layers=layers,
+            layers=1,
             embedding=i == 0,
             head=i == skeleton.pp - 1,
-            recompute=option,
-            in_flight=max(round(flights / skeleton.virtual_stages), 1),
+            recompute=kind,
             precision=self.job.precision,
             attention=self.job.attention,
             sequence_parallel=self.job.sequence_parallel and placement.tp > 1,

@@ -1,15 +1,14 @@
-"""What the stage booster knows of one stage on one GPU type: sizes, device, recompute, the cost model's terms.
+"""What the stage booster knows of a stage on one GPU type: sizes, device, kind of recompute, the cost model's terms.
 
-Layers and micro-batches in flight enter only through the share of memory that is held, which inside a skeleton stands
-for all splits: what is learned multiplies terms of the cost model that grow with both, so more layers never need less
-memory.
+Layers, micro-batches in flight and how much is recomputed are not among them: the cost model's terms, which the learned
+factors multiply, grow with all of these. So one signature stands for all splits of a skeleton, more layers never need
+less, and the same stage in a bigger cluster is the same signature.
 """
 
 from __future__ import annotations
 
 import math
 
-from memx_engine.cost.recompute import Counts
 from memx_engine.cost.stage import StageCost
 from memx_engine.inputs.cluster import GpuType
 from memx_engine.measurement import Point
@@ -22,15 +21,11 @@ def _log(value: float) -> float:
     return math.log(max(value, _SMALLEST))
 
 
-def stage_features(point: Point, cost: StageCost, counts: Counts, gpu_type: GpuType) -> dict[str, float]:
-    """The features of ``point``; ``cost`` is its stage's, ``counts`` its layers by what happens to them."""
+def stage_features(point: Point, cost: StageCost, gpu_type: GpuType) -> dict[str, float]:
+    """The features of ``point``; ``cost`` is its stage's."""
     model, layer, memory = point.model, cost.layer, cost.memory
     plain = layer.forward_s + layer.backward_s
     comm = layer.forward_comm_s + layer.backward_comm_s
-    whole = cost.time((counts,))
-    held = point.in_flight * memory.chunk_bytes(counts)
-    work = max(memory.logits_bytes, memory.working_bytes(counts))
-    again = counts.again / max(counts.layers, 1.0)
     ends = cost.end_forward_s + cost.end_backward_s
     flops = gpu_type.peak_flops(point.precision.value) or 1.0
     return {
@@ -56,17 +51,14 @@ def stage_features(point: Point, cost: StageCost, counts: Counts, gpu_type: GpuT
         "head": float(point.head),
         "recompute_none": float(point.recompute == NONE),
         "recompute_selective": float(point.recompute.kind == "selective"),
-        "recompute_uniform": float(point.recompute.kind in ("full", "uniform")),
-        "recompute_share": again,
+        "recompute_whole": float(point.recompute.kind in ("full", "uniform")),
         "layer_s": _log(plain + comm),
         "layer_flop_s": _log(plain),
         "comm_share": comm / max(plain + comm, _SMALLEST),
         "core_share": layer.core_forward_s / max(layer.forward_s, _SMALLEST),
-        "ends_share": ends / max(whole.total_s, _SMALLEST),
+        "ends_s": ends / max(ends + plain + comm, _SMALLEST),
         "layer_bytes": _log(memory.whole_bytes),
         "input_share": memory.input_bytes / max(memory.whole_bytes, 1.0),
         "core_bytes_share": memory.core_bytes / max(memory.whole_bytes, 1.0),
-        "kept_share": memory.chunk_bytes(counts) / max(counts.layers * memory.whole_bytes, 1.0),
-        "held_share": held / max(held + work + memory.buffers_bytes + memory.head_bytes, 1.0),
-        "logits_share": memory.logits_bytes / max(memory.logits_bytes + memory.working_bytes(counts), 1.0),
+        "logits_share": memory.logits_bytes / max(memory.logits_bytes + memory.whole_bytes, 1.0),
     }

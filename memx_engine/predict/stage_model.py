@@ -1,10 +1,9 @@
 """The first-level predictor: how far single stages are from first principles, learned from what was measured of them.
 
-Time is forward and backward together. Each GPU type has a factor for computing and one for collectives, which carry
-over to sizes that were not measured (trees are steps: between TP 2 and 8 they know no 4); the booster learns what these
-leave. Memory is what the allocator reserves beside weights and gradients, whose size is known. Both are factors on the
-cost model's terms, so a stage's time and memory stay linear in its layers and tables and plans agree. What the device
-holds outside the allocator is measured directly: once per process, and once per process group.
+Time is forward and backward together, memory what the allocator reserves beside weights and gradients, whose size is
+known. Each GPU type has factors on the parts of both (:mod:`time_shares`, :mod:`memory_shares`); the booster learns
+what these leave. All are factors on the cost model's terms, so tables and plans agree. What the device holds outside
+the allocator is measured directly: once per process, and once per process group.
 """
 
 from __future__ import annotations
@@ -25,10 +24,11 @@ from memx_engine.measurement import Measurement, Outcome, Point, Truth
 from memx_engine.plan import Provenance
 from memx_engine.predict.augment import augment
 from memx_engine.predict.booster import Array, BoosterSettings
-from memx_engine.predict.compared import Compared, Speeds, StageDescriber, fit_speeds
+from memx_engine.predict.compared import Compared, StageDescriber
 from memx_engine.predict.intervals import conformal_width
 from memx_engine.predict.iteration_model import Extra, IterationModel, Rows
 from memx_engine.predict.memory_shares import MemoryShares, fit_memories
+from memx_engine.predict.time_shares import Seconds, TimeShares, fit_times
 
 STAGE_SETTINGS = BoosterSettings(
     rounds=250, depth=5, learning_rate=0.08, subsample=0.8, columns=0.5, min_child_weight=1.0, l2=0.5, bins=64
@@ -50,7 +50,7 @@ class StageModel:
     """Fitted by :func:`fit_stages`.
 
     Attributes:
-        speeds, memories: By GPU type.
+        times, memories: By GPU type.
         levels: GPU type → the tensor-parallel sizes that were measured.
         between: Half width of the time's logarithm at a size that was not, from leaving each size out in turn.
         model: Logarithms of measured over first principles, time and memory.
@@ -60,7 +60,7 @@ class StageModel:
     """
 
     model: IterationModel
-    speeds: Mapping[str, Speeds]
+    times: Mapping[str, TimeShares]
     memories: Mapping[str, MemoryShares]
     levels: Mapping[str, tuple[int, ...]]
     between: float | None
@@ -78,15 +78,18 @@ class StageModel:
         return max(plain, self.between or 0.0)
 
     def corrections(self, cluster: Cluster) -> dict[str, Correction]:
-        """What holds for every stage of a measured type: memory's parts (as reserved, so without a share for
-        fragmentation) and the context."""
+        """What holds for every stage of a measured type: the parts of time and memory (as reserved, so without a
+        share for fragmentation) and the context."""
         out = {}
         for name in self.points:
             base = cluster.gpu_type(name)
             known = self.outside.get(name)
             context = known.process_bytes / base.context_bytes if known and base.context_bytes else 1.0
-            shares = self.memories[name]
+            shares, time = self.memories[name], self.times[name]
             out[name] = Correction(
+                time=time.layers,
+                ends=time.ends / time.layers,
+                collectives=time.collectives / time.layers,
                 fragmentation=1.0 / (1.0 + FRAGMENTATION),
                 context=context,
                 activations=shares.held,
@@ -124,15 +127,11 @@ def fit_stages(
     compared = Compared.of(chosen, cluster, model, job)
     if not compared.groups:
         return None
-    logs = compared.logs
-    speeds = fit_speeds(compared.seconds, compared.types, logs[:, 0])
-    memories = fit_memories(compared.sizes, compared.types, logs[:, 1])
-    rows = compared.rows(speeds, memories)
-    types, groups = compared.types, compared.groups
-    made = augment(chosen).rows if augmented else ()
-    between = Compared.of([row.measurement for row in made], cluster, model, job)
-    by_key = {row.measurement.point.key: row.parents for row in made}
-    extra = Extra(between.rows(speeds, memories), tuple(by_key[key] for key in between.groups))
+    logs, types = compared.logs, compared.types
+    times = fit_times(compared.seconds, types, logs[:, 0])
+    memories = fit_memories(compared.sizes, types, logs[:, 1])
+    rows = compared.rows(times, memories)
+    extra = _between_points(chosen, compared, times, memories, cluster, model, job) if augmented else None
     truths = defaultdict(set)
     for m in chosen:
         truths[m.point.gpu_type].add(m.truth)
@@ -140,13 +139,13 @@ def fit_stages(
         name: tuple(sorted({m.point.tp for m in chosen if m.point.gpu_type == name})) for name in sorted(set(types))
     }
     return StageModel(
-        IterationModel.fit(rows, settings, extra=extra if between.groups else None),
-        speeds,
+        IterationModel.fit(rows, settings, extra=extra),
+        times,
         memories,
         levels,
         _between(rows, compared.seconds, logs[:, 0], settings),
         measured_outside(chosen),
-        dict(Counter(name for _, name in {(g, t) for g, t in zip(groups, types, strict=True)})),
+        dict(Counter(name for _, name in set(zip(compared.keys, types, strict=True)))),
         {
             name: Provenance.SIMULATED if Truth.TESTBED in found else Provenance.MEASURED
             for name, found in truths.items()
@@ -156,12 +155,40 @@ def fit_stages(
     )
 
 
-def _between(
-    rows: Rows, seconds: Sequence[tuple[float, float]], logs_of_time: Array, settings: BoosterSettings
-) -> float | None:
+def _between_points(
+    chosen: Sequence[Measurement],
+    compared: Compared,
+    times: Mapping[str, TimeShares],
+    memories: Mapping[str, MemoryShares],
+    cluster: Cluster,
+    model: TransformerSpec,
+    job: Job,
+) -> Extra | None:
+    """What lies between measured points, one row for all that the trees cannot tell apart and did not see measured."""
+    made = augment(chosen).rows
+    between = Compared.of([row.measurement for row in made], cluster, model, job)
+    group_of = dict(zip(compared.keys, compared.groups, strict=True))
+    parents_of = {row.measurement.point.key: row.parents for row in made}
+    parents: dict[str, set[str]] = defaultdict(set)
+    for key, group in zip(between.keys, between.groups, strict=True):
+        parents[group] |= {group_of[parent] for parent in parents_of[key] if parent in group_of}
+    rows = between.rows(times, memories)
+    new = [group for group in dict.fromkeys(between.groups) if group not in set(compared.groups)]
+    if not new:
+        return None
+    places = [np.flatnonzero(rows.groups == group) for group in new]
+    kept = rows.part(np.isin(np.arange(len(rows)), [own[0] for own in places]))
+    order = {group: k for k, group in enumerate(kept.groups.tolist())}
+    targets = kept.targets.copy()
+    for group, own in zip(new, places, strict=True):
+        targets[order[group]] = np.nanmedian(rows.targets[own], axis=0)
+    return Extra(replace(kept, targets=targets), tuple(frozenset(parents[g]) for g in kept.groups.tolist()))
+
+
+def _between(rows: Rows, seconds: Sequence[Seconds], logs_of_time: Array, settings: BoosterSettings) -> float | None:
     """How far time is off at a tensor-parallel size between measured ones, when it is left out."""
     tp = rows.features[:, rows.names.index("tp")]
-    # Targets are what the speeds left; the speeds themselves must not have seen what is left out.
+    # Targets are what the parts left; the parts themselves must not have seen what is left out.
     types = np.array(rows.types)
     left = np.full(len(rows), np.nan)
     quick = replace(settings, rounds=max(settings.rounds // 2, 1))
@@ -170,13 +197,13 @@ def _between(
         for size in sizes[1:-1].tolist():
             out = (types == name) & (tp == size)
             kept = rows.part(~out)
-            pairs = [pair for pair, gone in zip(seconds, out, strict=True) if not gone]
+            parts = [part for part, gone in zip(seconds, out, strict=True) if not gone]
             logs = logs_of_time[~out]
-            speeds = fit_speeds(pairs, kept.types, logs)
+            times = fit_times(parts, kept.types, logs)
             adjusted = kept.targets.copy()
-            adjusted[:, 0] = logs - np.log([speeds[t].factor(*p) for t, p in zip(kept.types, pairs, strict=True)])
+            adjusted[:, 0] = logs - np.log([times[t].seconds(p) for t, p in zip(kept.types, parts, strict=True)])
             model = IterationModel.fit(replace(kept, targets=adjusted), quick, intervals=False)
-            own = np.log([speeds[name].factor(*seconds[k]) for k in np.flatnonzero(out).tolist()])
+            own = np.log([times[name].seconds(seconds[k]) for k in np.flatnonzero(out).tolist()])
             left[out] = logs_of_time[out] - own - model.shifts(rows.features[out])[:, 0]
     return conformal_width(left)
 
@@ -214,34 +241,34 @@ def measured_outside(measurements: Sequence[Measurement]) -> dict[str, Outside]:
     return out
 
 
-def stage_shifts(model: StageModel, describer: StageDescriber, points: Sequence[Point]) -> tuple[Array, Array, int]:
-    """(n, 2) factors of time and memory, (n,) distance outside the measured range, and how many memories were repaired.
+def stage_factors(
+    model: StageModel, describer: StageDescriber, points: Sequence[Point]
+) -> tuple[Array, Array, list[tuple[str, ...]], int]:
+    """What the trees put on the parts of ``points``, whose layers and micro-batches in flight do not matter.
 
-    A larger micro-batch never needs less memory: where the trees say so, the smaller one's memory is kept.
+    A larger micro-batch never needs less memory: every part of it grows with the micro-batch, so a factor may fall by
+    no more than the micro-batch grew; where the trees say so, the smaller one's memory is kept.
+
+    Returns:
+        (n, 2) factors of time and memory, (n,) distance outside the measured range, the sizes that are outside, and how
+        many memories were repaired.
     """
     chains = [_smaller(point) for point in points]
-    flat = [p for chain in chains for p in chain]
+    flat = list(dict.fromkeys(p for chain in chains for p in chain))
+    place = {p: k for k, p in enumerate(flat)}
     described = [describer.features(p) for p in flat]
     matrix = np.array([[row[name] for name in model.model.names] for row in described])
     factors = np.exp(model.model.shifts(matrix))
-    distance, _ = model.model.distances(matrix)
-    out = np.empty((len(points), 2))
-    far = np.empty(len(points))
-    at, repaired = 0, 0
+    distance, outside = model.model.distances(matrix)
+    last = [place[chain[-1]] for chain in chains]
+    out = factors[last]
+    repaired = 0
     for i, chain in enumerate(chains):
-        least = 0.0
-        for place, p in enumerate(chain, start=at):
-            whole = model.memories[p.gpu_type].bytes(describer.sizes(p))
-            size = factors[place, 1] * whole
-            if size < least:
-                repaired += 1
-                size = least
-            least = size
-        at += len(chain)
-        speed = model.speeds[chain[-1].gpu_type].factor(*describer.seconds(chain[-1]))
-        out[i] = factors[at - 1, 0] * speed, least / whole if whole > 0 else factors[at - 1, 1]
-        far[i] = distance[at - 1]
-    return out, far, repaired
+        least = max(factors[place[p], 1] * p.micro_batch for p in chain) / chain[-1].micro_batch
+        if least > out[i, 1]:
+            repaired += 1
+            out[i, 1] = least
+    return out, distance[last], [outside[k] for k in last], repaired
 
 
 def _smaller(point: Point) -> list[Point]:

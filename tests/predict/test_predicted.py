@@ -14,12 +14,13 @@ from memx_engine.cost.first_principles import FirstPrinciples
 from memx_engine.inputs.cluster_file import load_cluster
 from memx_engine.inputs.job_file import resolve_job
 from memx_engine.inputs.model_file import load_model
-from memx_engine.measurement import Measurement, Outcome, Truth
+from memx_engine.measurement import Measurement, Outcome, Point, Truth
 from memx_engine.plan import FULL, NONE, Plan, Provenance, Recompute, Stage
 from memx_engine.predict.compared import StageDescriber
 from memx_engine.predict.iteration_features import reference_plan
+from memx_engine.predict.points import PointEstimator
 from memx_engine.predict.predicted import Predicted
-from memx_engine.predict.stage_model import fit_stages, stage_shifts
+from memx_engine.predict.stage_model import StageModel, fit_stages, stage_factors
 from memx_engine.profile.loop import run_profile
 from memx_engine.profile.runners.testbed import TestbedRunner
 from memx_engine.profile.store import MemoryStore
@@ -115,10 +116,41 @@ def test_a_larger_micro_batch_never_needs_less(measured: list[Measurement]) -> N
     base = next(m.point for m in measured if m.point.layers == 5)
     for recompute in (NONE, FULL, Recompute("block", 2)):
         points = [replace(base, recompute=recompute, micro_batch=1 << k) for k in range(6)]
-        factors, _, _ = stage_shifts(model, describer, points)
-        plain = [model.memories[p.gpu_type].bytes(describer.sizes(p)) for p in points]
-        sizes = [factor[1] * size for factor, size in zip(factors, plain, strict=True)]
+        sizes = predicted_bytes(model, describer, points)
         assert sizes == sorted(sizes)
+
+
+def predicted_bytes(model: StageModel, describer: StageDescriber, points: list[Point]) -> list[float]:
+    factors, _, _, _ = stage_factors(model, describer, points)
+    plain = [model.memories[p.gpu_type].bytes(describer.sizes(p)) for p in points]
+    return [float(factor[1]) * size for factor, size in zip(factors, plain, strict=True)]
+
+
+def test_trees_that_contradict_physics_are_repaired_and_the_repair_is_told(measured: list[Measurement]) -> None:
+    """A device that needs far less at its largest micro-batch, as no device does."""
+    odd = [
+        replace(m, peak_reserved_bytes=int(3e8) + known_bytes(m.point))
+        if m.outcome is Outcome.OK and m.point.micro_batch == 8
+        else m
+        for m in measured
+    ]
+    model = fit_stages(CLUSTER, MODEL, JOB, odd)
+    assert model is not None
+    base = next(m.point for m in measured if m.point.layers == 5)
+    points = [replace(base, micro_batch=1 << k) for k in range(4)]
+    _, _, _, repaired = stage_factors(model, StageDescriber(CLUSTER, JOB), points)
+    assert repaired
+    sizes = predicted_bytes(model, StageDescriber(CLUSTER, JOB), points)
+    assert sizes == sorted(sizes)
+    estimator = Predicted(CLUSTER, MODEL, JOB, model)
+    for skeleton in SKELETONS[:40]:
+        estimator.stage_table(skeleton)
+    assert any("were held at the smaller one" in words for words in estimator.assumed)
+
+
+def known_bytes(point: Point) -> int:
+    memory = PointEstimator(FirstPrinciples(CLUSTER, MODEL, JOB)).estimate(point).memory
+    return int(memory.weights + memory.gradients)
 
 
 def test_provenance_and_probabilities(learned: Predicted) -> None:
@@ -166,7 +198,7 @@ def test_real_measurements_are_never_moved_by_simulated_ones(measured: list[Meas
     alone, both = fit_stages(CLUSTER, MODEL, JOB, real), fit_stages(CLUSTER, MODEL, JOB, [*measured, *real])
     assert alone is not None and both is not None
     assert both.provenance["vendor-b"] is Provenance.MEASURED
-    assert both.speeds["vendor-b"] == alone.speeds["vendor-b"]
+    assert both.times["vendor-b"] == alone.times["vendor-b"]
     assert both.left_out
 
 
