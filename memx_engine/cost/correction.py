@@ -15,7 +15,8 @@ class Correction:
 
     Attributes:
         time: Forward and backward, their tensor-parallel collectives included.
-        collectives, ends: Of these, once more: collectives; computing of the embedding and the head.
+        collectives, embedding, head, end_collectives: Of these, once more: collectives of layers; computing of each
+            end; collectives of both.
         activations: Activations, logits, work space and buffers: all that the allocator holds beside the states.
         working, passing, logits: Of these, once more: layers that exist whole while they are recomputed; gradients that
             pass through and communication buffers; logits.
@@ -33,7 +34,9 @@ class Correction:
     logits: float = 1.0
     together: float = 0.0
     collectives: float = 1.0
-    ends: float = 1.0
+    embedding: float = 1.0
+    head: float = 1.0
+    end_collectives: float = 1.0
 
 
 UNCORRECTED = Correction()
@@ -46,8 +49,8 @@ def corrected(cost: StageCost, correction: Correction) -> StageCost:
     return replace(
         cost,
         layer=_layer(cost.layer, correction),
-        embedding=_end(cost.embedding, correction),
-        head=_end(cost.head, correction),
+        embedding=_end(cost.embedding, correction, correction.embedding),
+        head=_end(cost.head, correction, correction.head),
         memory=_memory(cost.memory, correction),
     )
 
@@ -62,12 +65,12 @@ def _layer(layer: LayerTime, c: Correction) -> LayerTime:
     )
 
 
-def _end(end: EndTime, c: Correction) -> EndTime:
+def _end(end: EndTime, c: Correction, factor: float) -> EndTime:
     return EndTime(
-        forward_s=end.forward_s * c.time * c.ends,
-        backward_s=end.backward_s * c.time * c.ends,
-        forward_comm_s=end.forward_comm_s * c.time * c.collectives,
-        backward_comm_s=end.backward_comm_s * c.time * c.collectives,
+        forward_s=end.forward_s * c.time * factor,
+        backward_s=end.backward_s * c.time * factor,
+        forward_comm_s=end.forward_comm_s * c.time * c.end_collectives,
+        backward_comm_s=end.backward_comm_s * c.time * c.end_collectives,
     )
 
 

@@ -40,8 +40,10 @@ class StageDescriber:
         cost = self._costs.cost(point)
         time = cost.time((self._costs.counts_of(point),))
         e, h = cost.embedding, cost.head
-        ends = e.forward_s + e.backward_s + h.forward_s + h.backward_s
-        return Seconds(time.total_s - time.comm_s - ends, ends, time.comm_s)
+        embedding, head = e.forward_s + e.backward_s, h.forward_s + h.backward_s
+        comm = e.forward_comm_s + e.backward_comm_s + h.forward_comm_s + h.backward_comm_s
+        layers = time.total_s - time.comm_s - embedding - head
+        return Seconds(layers, embedding, head, time.comm_s - comm, comm)
 
     def sizes(self, point: Point) -> Sizes:
         """What first principles expects beside weights and gradients, part by part."""

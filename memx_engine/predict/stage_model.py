@@ -88,7 +88,9 @@ class StageModel:
             shares, time = self.memories[name], self.times[name]
             out[name] = Correction(
                 time=time.layers,
-                ends=time.ends / time.layers,
+                embedding=time.embedding / time.layers,
+                head=time.head / time.layers,
+                end_collectives=time.end_collectives / time.layers,
                 collectives=time.collectives / time.layers,
                 fragmentation=1.0 / (1.0 + FRAGMENTATION),
                 context=context,
@@ -181,7 +183,9 @@ def _between_points(
     order = {group: k for k, group in enumerate(kept.groups.tolist())}
     targets = kept.targets.copy()
     for group, own in zip(new, places, strict=True):
-        targets[order[group]] = np.nanmedian(rows.targets[own], axis=0)
+        for k in range(targets.shape[1]):
+            known = rows.targets[own, k][~np.isnan(rows.targets[own, k])]
+            targets[order[group], k] = np.median(known) if len(known) else np.nan
     return Extra(replace(kept, targets=targets), tuple(frozenset(parents[g]) for g in kept.groups.tolist()))
 
 
