@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from memx_engine.errors import InputError
+from memx_engine.inputs.job import Job
+from memx_engine.plan import Skeleton, StagePlacement
 from memx_engine.search.solver import Limits, solve
+from tests.search.exhaustive import all_plans
 from tests.search.instances import ALL_WEIGHTS, PURE, brute_force, evaluate_split, make_objective, random_table
 
 KINDS = ("bytes", "utilization")
@@ -210,3 +213,20 @@ def test_limits_are_checked() -> None:
     ):
         with pytest.raises(InputError):
             solve(table, objective, limits=limits)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_equals_brute_force_where_plans_are_many(seed: int) -> None:
+    # Up to 1.2 million plans each, listed by other code than the search's.
+    rng = np.random.default_rng([77, seed])
+    stages, layers = [(5, 14), (6, 12), (6, 13), (4, 18)][seed]
+    table = random_table(rng, stages, layers, tightness=rng.uniform(0, 1))
+    placements = tuple(StagePlacement("a", 1, 1, (i,)) for i in range(stages))
+    skeleton = Skeleton(1, stages, 1, 1, 1, 1, placements)
+    for kind in KINDS:
+        objective = make_objective(table, list(ALL_WEIGHTS.values())[seed], kind)
+        best = float(all_plans(skeleton, table, Job(1, 1), kind=kind).phi(objective).min())
+        solution = solve(table, objective)
+        assert solution is not None and solution.optimal
+        assert solution.phi == pytest.approx(best, rel=1e-9)
+        assert best * (1 - 2e-9) <= solution.lower_bound_phi <= best * (1 + 1e-12)
