@@ -101,14 +101,43 @@ class Workspace:
     def _open_read_only(self) -> sqlite3.Connection:
         if not self.path.exists():
             raise StorageError("there is no workspace here", where=str(self.folder), hint="profile or import first")
-        db = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
-        self._db = db
-        with self._guard("read"):
+        self._db = db = self._connect_to_read()
+        try:
             version = self._check_version()
+        except sqlite3.OperationalError as error:
+            if not self.path.with_name(FILE_NAME + "-journal").exists():
+                raise self._storage_error("cannot be read", error) from error
+            db.close()
+            self._undo_unfinished()
+            self._db = db = self._connect_to_read()
+            with self._guard("read"):
+                version = self._check_version()
+        except sqlite3.Error as error:
+            raise self._storage_error("cannot be read", error) from error
         if version < READABLE_FROM:
             db.close()
             raise StorageError("the workspace is just being made", where=str(self.folder), hint="try again in a moment")
         return db
+
+    def _connect_to_read(self) -> sqlite3.Connection:
+        return sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+
+    def _undo_unfinished(self) -> None:
+        """Let SQLite undo what a session that was killed in the middle of a write left; readers alone may not."""
+        try:
+            self._lock.acquire()
+            try:
+                db = sqlite3.connect(self.path)
+                db.execute("SELECT COUNT(*) FROM sqlite_master")
+                db.close()
+            finally:
+                self._lock.release()
+        except (OSError, sqlite3.Error) as error:
+            raise StorageError(
+                f"a session was killed in the middle of a write, and its rest cannot be undone here: {error}",
+                where=str(self.folder),
+                hint="open it once where it can be written, with plan or profile --resume; nothing stored is lost",
+            ) from error
 
     def _storage_error(self, what: str, error: Exception) -> StorageError:
         text = str(error)

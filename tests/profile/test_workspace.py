@@ -91,6 +91,49 @@ def test_a_killed_writer_loses_nothing_and_its_lock_is_taken_over(tmp_path: Path
         assert list(w.measurements()) == [measurement()]
 
 
+def kill_in_the_middle_of_a_write(folder: Path) -> None:
+    """Leave half a transaction on disk, as kill -9 at the wrong moment does."""
+    code = (
+        "import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1], isolation_level=None);"
+        "db.execute('PRAGMA cache_size = 1'); db.execute('BEGIN IMMEDIATE');"
+        "db.execute('UPDATE measurement SET document = document || document || document');"
+        "db.execute('DELETE FROM measurement WHERE id % 2'); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(folder / FILE_NAME)], check=False)
+    assert (folder / f"{FILE_NAME}-journal").stat().st_size > 0
+
+
+def test_a_reader_comes_after_a_session_that_died_in_the_middle_of_a_write(tmp_path: Path) -> None:
+    items = [measurement(layers) for layers in range(1, 100)]
+    with Workspace(tmp_path) as w:
+        for item in items:
+            w.add(item)
+    kill_in_the_middle_of_a_write(tmp_path)
+    with Workspace(tmp_path, read_only=True) as w:
+        assert list(w.measurements()) == items
+    assert sorted(p.name for p in tmp_path.iterdir()) == [FILE_NAME]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting read-only needs root")
+def test_half_a_write_on_a_read_only_file_system_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "ro"
+    with Workspace(folder) as w:
+        for layers in range(1, 100):
+            w.add(measurement(layers))
+    kill_in_the_middle_of_a_write(folder)
+    if subprocess.run(["mount", "--bind", str(folder), str(folder)], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this system does not let root bind-mount")
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(folder)], check=True)
+        with pytest.raises(StorageError, match="killed in the middle of a write") as caught:
+            Workspace(folder, read_only=True)
+        assert "nothing stored is lost" in caught.value.hint
+    finally:
+        subprocess.run(["umount", str(folder)], check=False)
+    with Workspace(folder, read_only=True) as w:
+        assert sum(1 for _ in w.measurements()) == 99
+
+
 def test_a_lock_of_another_host_is_respected_and_named(tmp_path: Path) -> None:
     holder = {"host": "elsewhere", "pid": 1, "taken_at": time.time(), "process_started_at": 0.0}
     (tmp_path / LOCK_NAME).write_text(json.dumps(holder))
