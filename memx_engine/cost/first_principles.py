@@ -15,11 +15,12 @@ from memx_engine.cost.composition import Transfers, compose, stage_breakdowns, s
 from memx_engine.cost.compute import assumed_bandwidth
 from memx_engine.cost.constants import cost_constants
 from memx_engine.cost.correction import UNCORRECTED, Correction, corrected
-from memx_engine.cost.memory import FRAGMENTATION
+from memx_engine.cost.memory import FRAGMENTATION, StageMemory
 from memx_engine.cost.network import COLLECTIVE_BASE_S, Network, PlacementNetwork, Rate
 from memx_engine.cost.parameters import gradient_bytes, vocabulary_matrix
 from memx_engine.cost.pipeline import in_flight
 from memx_engine.cost.recompute import Counts, allowed, counts, strategies
+from memx_engine.cost.sketch import Sketch, Sketcher
 from memx_engine.cost.stage import DP_OVERLAP, StageCost, stage_cost
 from memx_engine.cost.table import StageTable
 from memx_engine.cost.tables import StageTerms, TableFactors, dense, stage_terms
@@ -36,6 +37,7 @@ from memx_engine.plan import (
     Provenance,
     Recompute,
     Skeleton,
+    StagePlacement,
 )
 
 VERSION = "first-principles/1"
@@ -70,7 +72,7 @@ class ExchangeRate:
 
 
 @dataclass(frozen=True, eq=False)
-class _Known:
+class StageSignature:
     """A stage signature's cost, and the same as numbers for the tables."""
 
     cost: StageCost
@@ -101,8 +103,9 @@ class FirstPrinciples:
         self.model = model
         self.job = job
         self._types = {t.name: t for t in cluster.gpu_types}
-        self._network = Network(cluster)
-        self._known: dict[tuple[object, ...], _Known] = {}
+        self.network = Network(cluster)
+        self._known: dict[tuple[object, ...], StageSignature] = {}
+        self._sketcher = Sketcher(self)
         self.hits = 0
         self.misses = 0
         document = asdict(job)
@@ -152,7 +155,7 @@ class FirstPrinciples:
             if gpu_type.memory_bandwidth_bytes_s is None:
                 rate = assumed_bandwidth(gpu_type, self.job) / 1e9
                 said.append(f"{gpu_type.name} publishes no memory bandwidth: {rate:.0f} GB/s from its peak")
-        if self._network.spans_vendors and not self._network.has_host_links:
+        if self.network.spans_vendors and not self.network.has_host_links:
             said.append("no host link is described: transfers between vendors run at the speed of the network link")
         return tuple(said)
 
@@ -160,23 +163,23 @@ class FirstPrinciples:
         """True where tied embeddings end on two vendors, which share no collective library."""
         if not self.model.tied_embeddings or skeleton.pp == 1:
             return False
-        return self._network.place(skeleton.placements).ends_cross_vendors
+        return self.network.place(skeleton.placements).ends_cross_vendors
 
     # --- recompute -------------------------------------------------------------------------------------------------
 
     def recompute_options(self, skeleton: Skeleton) -> tuple[Recompute, ...]:
         """The strategies of :meth:`stage_table`, lightest first, without those that collapse."""
-        network = self._network.place(skeleton.placements)
+        network = self.network.place(skeleton.placements)
         return self._options(skeleton, self._stages(skeleton, network)[0].cost)
 
     def collapsed_options(self, skeleton: Skeleton) -> Mapping[Recompute, str]:
         """Strategies that the framework takes but that cannot help in ``skeleton``, each with the reason."""
-        network = self._network.place(skeleton.placements)
+        network = self.network.place(skeleton.placements)
         return self._collapsed(skeleton, self._stages(skeleton, network)[0].cost)
 
     def exchange_rates(self, skeleton: Skeleton) -> tuple[ExchangeRate, ...]:
         """Time paid per byte saved for every strategy, on the first stage of every GPU type at an even split."""
-        known = self._stages(skeleton, self._network.place(skeleton.placements))
+        known = self._stages(skeleton, self.network.place(skeleton.placements))
         v = skeleton.virtual_stages
         flights = in_flight(skeleton.pp, skeleton.micro_batches, v)
         chunk = max(self.model.layers // (skeleton.pp * v), 1)
@@ -201,10 +204,15 @@ class FirstPrinciples:
         every = strategies(self.model.layers, skeleton.pp, skeleton.virtual_stages, self.job.framework)
         return tuple(option for option in every if option not in collapsed)
 
+    @staticmethod
+    def saves_nothing(memory: StageMemory) -> bool:
+        """Whether dropping the attention core is not worth a strategy of its own."""
+        return memory.core_bytes < DEGENERATE_SAVING * memory.whole_bytes
+
     def _collapsed(self, skeleton: Skeleton, first: StageCost) -> dict[Recompute, str]:
         memory, layers, v = first.memory, self.model.layers, skeleton.virtual_stages
         out: dict[Recompute, str] = {}
-        if allowed(self.job.framework, SELECTIVE) and memory.core_bytes < DEGENERATE_SAVING * memory.whole_bytes:
+        if allowed(self.job.framework, SELECTIVE) and self.saves_nothing(memory):
             out[SELECTIVE] = "attention is fused, so there are no scores to drop: it would save nothing"
         flights = in_flight(skeleton.pp, skeleton.micro_batches, v)[0]
         most = max((layers - (skeleton.pp - 1) * v) // v, 1)
@@ -226,13 +234,13 @@ class FirstPrinciples:
             learn: What is learned of the skeleton's stages under given options.
         """
         v, layers = skeleton.virtual_stages, self.model.layers
-        network = self._network.place(skeleton.placements)
+        network = self.network.place(skeleton.placements)
         known = self._stages(skeleton, network)
         options = self._options(skeleton, known[0].cost)
         flights = in_flight(skeleton.pp, skeleton.micro_batches, v)
         learned = learn(options) if learn else None
         forward, backward, memory = dense(tuple(k.terms for k in known), flights, options, layers, v, learned)
-        transfers = self._transfers(skeleton, network, untied=network.ends_cross_vendors)
+        transfers = self.transfers(skeleton, network, untied=network.ends_cross_vendors)
         return StageTable(
             forward_s=forward,
             backward_s=backward,
@@ -249,6 +257,10 @@ class FirstPrinciples:
             wrap_s=transfers.wrap_s,
         )
 
+    def sketch(self, skeleton: Skeleton) -> Sketch:
+        """The rows that bounds of :meth:`stage_table` need, shared between skeletons."""
+        return self._sketcher.sketch(skeleton)
+
     def estimate(self, plan: Plan, corrections: Sequence[Correction] | None = None) -> Estimate:
         """Everything predicted of ``plan``.
 
@@ -259,10 +271,10 @@ class FirstPrinciples:
             InputError: a recompute that does not exist in one of the plan's chunks (K beyond its layers).
         """
         skeleton = plan.skeleton
-        network = self._network.place(skeleton.placements)
+        network = self.network.place(skeleton.placements)
         costs = [k.cost for k in self._stages(skeleton, network, untied=plan.untied)]
         chunks = [stage_chunks(i, stage) for i, stage in enumerate(plan.stages)]
-        transfers = self._transfers(skeleton, network, untied=plan.untied)
+        transfers = self.transfers(skeleton, network, untied=plan.untied)
         tails = [cost.tail(stage.layers) for cost, stage in zip(costs, plan.stages, strict=True)]
         if corrections is not None:
             costs = [corrected(cost, own) for cost, own in zip(costs, corrections, strict=True)]
@@ -286,37 +298,52 @@ class FirstPrinciples:
 
     # --- stages and links, remembered ------------------------------------------------------------------------------
 
-    def _stages(self, skeleton: Skeleton, network: PlacementNetwork, *, untied: bool = False) -> tuple[_Known, ...]:
+    def _stages(
+        self, skeleton: Skeleton, network: PlacementNetwork, *, untied: bool = False
+    ) -> tuple[StageSignature, ...]:
         """Cost and terms of every stage; a signature is computed once, whatever skeleton it comes from."""
         last = skeleton.pp - 1
-        out: list[_Known] = []
-        for i, placement in enumerate(skeleton.placements):
-            ends = (i == 0, i == last, untied and i in (0, last))
-            size = (placement.gpu_type, placement.tp, placement.dp, skeleton.micro_batch, skeleton.seq_len)
-            key = (size, ends, network.tp[i], network.dp[i])
-            known = self._known.get(key)
-            if known is None:
-                self.misses += 1
-                cost = stage_cost(
-                    self.model,
-                    self.job,
-                    Shape(placement.tp, skeleton.micro_batch, skeleton.seq_len, self.job.sequence_parallel),
-                    self._types[placement.gpu_type],
-                    dp=placement.dp,
-                    tp_link=network.tp[i],
-                    dp_link=network.dp[i],
-                    first=ends[0],
-                    last=ends[1],
-                    untied=ends[2],
-                )
-                cost = corrected(cost, self.corrections.get(placement.gpu_type, UNCORRECTED))
-                known = self._known[key] = _Known(cost, stage_terms(cost, self.model.layers))
-            else:
-                self.hits += 1
-            out.append(known)
-        return tuple(out)
+        return tuple(
+            self.stage(skeleton, placement, (i == 0, i == last), network.tp[i], network.dp[i], untied=untied)
+            for i, placement in enumerate(skeleton.placements)
+        )
 
-    def _transfers(self, skeleton: Skeleton, network: PlacementNetwork, *, untied: bool) -> Transfers:
+    def stage(
+        self,
+        skeleton: Skeleton,
+        placement: StagePlacement,
+        ends: tuple[bool, bool],
+        tp_link: Rate,
+        dp_link: Rate,
+        *,
+        untied: bool = False,
+    ) -> StageSignature:
+        """Cost and terms of one stage; ``ends``: whether it holds the embedding, and the head."""
+        untied = untied and any(ends)
+        size = (placement.gpu_type, placement.tp, placement.dp, skeleton.micro_batch, skeleton.seq_len)
+        key = (size, ends, untied, tp_link, dp_link)
+        known = self._known.get(key)
+        if known is not None:
+            self.hits += 1
+            return known
+        self.misses += 1
+        cost = stage_cost(
+            self.model,
+            self.job,
+            Shape(placement.tp, skeleton.micro_batch, skeleton.seq_len, self.job.sequence_parallel),
+            self._types[placement.gpu_type],
+            dp=placement.dp,
+            tp_link=tp_link,
+            dp_link=dp_link,
+            first=ends[0],
+            last=ends[1],
+            untied=untied,
+        )
+        cost = corrected(cost, self.corrections.get(placement.gpu_type, UNCORRECTED))
+        known = self._known[key] = StageSignature(cost, stage_terms(cost, self.model.layers))
+        return known
+
+    def transfers(self, skeleton: Skeleton, network: PlacementNetwork, *, untied: bool) -> Transfers:
         """What crosses between stages. Each rank sends its part of the message to its peer in the next stage."""
         whole = skeleton.micro_batch * skeleton.seq_len * self.model.hidden * self.job.bytes_per_element
         placements = skeleton.placements
@@ -329,9 +356,9 @@ class FirstPrinciples:
 
         p2p = tuple(one_way(rate, i, i + 1) for i, rate in enumerate(network.p2p))
         wrap = one_way(network.wrap, skeleton.pp - 1, 0) if skeleton.pp > 1 else 0.0
-        return Transfers(p2p, wrap, self._fixed_s(skeleton, network, untied=untied))
+        return Transfers(p2p, wrap, self.fixed_s(skeleton, network, untied=untied))
 
-    def _fixed_s(self, skeleton: Skeleton, network: PlacementNetwork, *, untied: bool) -> float:
+    def fixed_s(self, skeleton: Skeleton, network: PlacementNetwork, *, untied: bool) -> float:
         """Once per iteration: scalars over all ranks, and the sum of the tied matrices' gradients at both ends."""
         ranks = sum(len(p.ranks) for p in skeleton.placements)
         if ranks == 1:

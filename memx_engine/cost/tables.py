@@ -80,23 +80,50 @@ def dense(
     Args:
         flights: Micro-batches (chunks when ``v`` > 1) that each stage holds. v: Equal chunks per stage.
     """
+    forward, backward = dense_times(terms, options, layers, v, learned)
+    return forward, backward, dense_memory(terms, flights, options, layers, v, learned)
+
+
+def dense_times(
+    terms: tuple[StageTerms, ...],
+    options: tuple[Recompute, ...],
+    layers: int,
+    v: int,
+    learned: TableFactors | None = None,
+) -> tuple[Array, Array]:
+    """Forward and backward seconds of :func:`dense`; what is in flight does not matter to them."""
+    counts, illegal = basis(layers, options, v)
+    flat = counts.reshape(_C, -1)
+    factors, constants = np.stack([t.factors for t in terms]), np.stack([t.constants for t in terms])
+    out = []
+    for part in (0, 1):
+        table = (factors[:, part * _C : (part + 1) * _C] @ flat).reshape(len(terms), layers + 1, len(options))
+        table *= v
+        table += constants[:, part, None, None]
+        if learned is not None:
+            table *= learned.time[:, None, :]
+        table[:, illegal] = np.inf
+        out.append(table)
+    return out[0], out[1]
+
+
+def dense_memory(
+    terms: tuple[StageTerms, ...],
+    flights: tuple[int, ...],
+    options: tuple[Recompute, ...],
+    layers: int,
+    v: int,
+    learned: TableFactors | None = None,
+) -> Array:
+    """Peak bytes of :func:`dense`."""
     counts, illegal = basis(layers, options, v)
     flat = counts.reshape(_C, -1)
     factors = np.stack([t.factors for t in terms])
     shape = (len(terms), layers + 1, len(options))
-    forward, backward, memory, working = (
-        (factors[:, part * _C : (part + 1) * _C] @ flat).reshape(shape) for part in range(4)
-    )
+    memory, working = ((factors[:, part * _C : (part + 1) * _C] @ flat).reshape(shape) for part in (2, 3))
     constants = np.stack([t.constants for t in terms])[:, :, None, None]
-    end_forward, end_backward, state, end_state, fixed, per_flight, logits, transient, context, lost, together = (
-        constants.swapaxes(0, 1)
-    )
+    _, _, state, end_state, fixed, per_flight, logits, transient, context, lost, together = constants.swapaxes(0, 1)
     held = np.array(flights, dtype=np.float64)[:, None, None]
-
-    forward *= v
-    forward += end_forward
-    backward *= v
-    backward += end_backward
     working += transient
     if together.any():
         working = np.maximum(working, logits) + together * np.minimum(working, logits)
@@ -106,14 +133,11 @@ def dense(
     memory += working
     memory += fixed + np.ceil(held / v) * per_flight
     if learned is not None:
-        forward *= learned.time[:, None, :]
-        backward *= learned.time[:, None, :]
         memory *= learned.memory[:, None, :]
     memory += state * np.arange(layers + 1)[:, None] + end_state
     memory *= 1 + lost
     memory += context
     if learned is not None:
         memory += learned.extra_bytes[:, None, None]
-    for table in (forward, backward, memory):
-        table[:, illegal] = np.inf
-    return forward, backward, memory
+    memory[:, illegal] = np.inf
+    return memory

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -17,24 +18,42 @@ from memx_engine.search.objective import Objective
 from memx_engine.search.solver import Limits, solve
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Assigned:
     """A skeleton's best plan. ``time_s`` by the additive form (by the interleaved estimate where v > 1).
 
-    ``worst_fraction`` is the highest memory / capacity over the stages, ``worst_type`` the GPU type of that stage.
-    ``variance_bytes2`` is of the objective's kind, ``spread_bytes2`` always of bytes.
+    ``settled``: no better plan of the skeleton matters: it is the best, or the best is above the limit that was given.
+    ``worst_fraction`` is the highest memory / capacity over the stages, ``worst_type`` the GPU type of that stage;
+    ``spread_bytes2`` the variance in bytes, whatever the objective's kind.
     """
 
-    plan: Plan
+    skeleton: Skeleton
+    layers: tuple[int, ...]
+    recompute: tuple[Recompute, ...]
+    ground: tuple[Cluster, TransformerSpec]
     time_s: float
     peak_bytes: float
     variance_bytes2: float
     phi: float
     lower_bound_phi: float
-    optimal: bool
+    settled: bool
     worst_fraction: float
     worst_type: str
     spread_bytes2: float
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The complete plan; made when it is first asked for, because large searches keep thousands."""
+        return build_plan(*self.ground, self.skeleton, self.layers, self.recompute)
+
+    def same_as(self, other: Assigned) -> bool:
+        """Whether both stand for one plan."""
+        return (self.layers, self.recompute) == (other.layers, other.recompute) and self.skeleton == other.skeleton
+
+    @property
+    def plain(self) -> bool:
+        """1F1B: certified, where interleaved plans are only estimated."""
+        return self.skeleton.virtual_stages == 1
 
 
 def assign(
@@ -48,23 +67,31 @@ def assign(
     incumbent_phi: float = float("inf"),
     max_layer_difference: int | None = None,
     should_stop: Callable[[], bool] | None = None,
+    most_nodes: int | None = None,
 ) -> Assigned | None:
-    """The best split and recompute of ``skeleton``, whose table is ``table``; None where nothing fits."""
+    """The best split and recompute of ``skeleton``, whose table is ``table``; None where nothing fits.
+
+    ``most_nodes``: Give up then, with the best so far and its honest bound.
+    """
     limits = Limits(max_layer_difference=max_layer_difference, same_recompute=framework is Framework.MEGATRON)
-    solution = solve(table, objective, incumbent_phi=incumbent_phi, limits=limits, should_stop=should_stop)
+    solution = solve(
+        table, objective, incumbent_phi=incumbent_phi, limits=limits, should_stop=should_stop, most_nodes=most_nodes
+    )
     if solution is None:
         return None
     memory = table.memory_bytes[np.arange(table.stages), solution.layers, solution.options]
     used = memory / table.whole_bytes
-    plan = build_plan(cluster, model, skeleton, solution.layers, [table.options[r] for r in solution.options])
     return Assigned(
-        plan,
+        skeleton,
+        solution.layers,
+        tuple(table.options[r] for r in solution.options),
+        (cluster, model),
         solution.time_s,
         solution.peak_bytes,
         solution.variance,
         solution.phi,
         solution.lower_bound_phi,
-        solution.optimal,
+        solution.optimal or solution.closed,
         float(used.max()),
         skeleton.placements[int(used.argmax())].gpu_type,
         weighted_variance(memory, table.gpus),
@@ -81,7 +108,10 @@ def assign_even(
 ) -> Assigned:
     """The even split of a skeleton that cannot be among the best: a plan that fits, not the skeleton's best."""
     return Assigned(
-        build_plan(cluster, model, skeleton, even.layers, even.recompute),
+        skeleton,
+        even.layers,
+        even.recompute,
+        (cluster, model),
         even.time_s,
         even.peak_bytes,
         even.variance_bytes2,

@@ -48,7 +48,7 @@ class BranchAndBound:
     Args:
         masks: Regions of the choices to search one after another (boolean, shape of the choices); None for all.
         cutoff: A log Phi known from elsewhere; parts whose bound reaches it are closed.
-        most_peak: Only plans whose peak does not exceed this.
+        most_peak: Only plans whose peak does not exceed this. most_nodes: Stop after so many.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class BranchAndBound:
         cutoff: float = math.inf,
         should_stop: Callable[[], bool] | None = None,
         most_peak: float = math.inf,
+        most_nodes: int | None = None,
     ) -> None:
         self.choices = choices
         self.criterion = criterion
@@ -67,6 +68,7 @@ class BranchAndBound:
         self.cutoff = cutoff
         self.should_stop = should_stop
         self.most_peak = most_peak
+        self.most_nodes = most_nodes
         self.best: Candidate | None = None
         self.nodes = 0
         self._least_closed = math.inf
@@ -88,7 +90,9 @@ class BranchAndBound:
             bound, _, node = self._heap[0]
             if bound >= self._target():
                 break
-            if self.should_stop is not None and self.nodes > 0 and self.should_stop():
+            if self.nodes > 0 and (
+                self.nodes == self.most_nodes or (self.should_stop is not None and self.should_stop())
+            ):
                 exhausted = False
                 break
             heapq.heappop(self._heap)

@@ -8,7 +8,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from memx_engine.cost.sketch import existing
 from memx_engine.cost.table import StageTable
+from memx_engine.plan import Recompute
 from memx_engine.search.bounds import as_1f1b
 
 
@@ -39,6 +41,13 @@ def _splits(ways: NDArray[np.int64], layers: int, difference: int | None) -> int
     # A split whose least count is ``low`` lies in that window, and not in the one that begins above it.
     lows = range(max(1, -(-layers // stages) - difference), layers // stages + 1)
     return sum(within(low, low + difference) - within(low + 1, low + difference) for low in lows)
+
+
+@lru_cache(maxsize=4096)
+def count_shape(options: tuple[Recompute, ...], layers: int, virtual_stages: int, stages: int) -> int:
+    """The same of a skeleton whose every stage has exactly these strategies."""
+    exists = existing(layers, options, virtual_stages).sum(axis=1).astype(np.int64)
+    return _count(np.tile(exists, (stages, 1)).tobytes(), stages, layers // virtual_stages)
 
 
 @lru_cache(maxsize=4096)

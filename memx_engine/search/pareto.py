@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,17 +15,28 @@ def pareto_mask(time_s: Array, peak_bytes: Array, variance_bytes2: Array) -> NDA
 
     Equal points keep only the first, so that a front lists a plan once. Points that are not finite are never on it.
     """
-    points = np.column_stack([time_s, peak_bytes, variance_bytes2]).astype(np.float64)
-    mask = np.zeros(len(points), dtype=np.bool_)
-    finite = np.all(np.isfinite(points), axis=1).tolist()
-    # Sorted by time, peak, variance: a point can only be dominated by an earlier one.
-    order = np.lexsort((np.arange(len(points)), points[:, 2], points[:, 1], points[:, 0]))
-    front = np.empty((0, 3))
-    for i in order:
-        if not finite[i] or bool((front <= points[i]).all(axis=1).any()):
+    mask = np.zeros(len(time_s), dtype=np.bool_)
+    finite = np.isfinite(time_s) & np.isfinite(peak_bytes) & np.isfinite(variance_bytes2)
+    # Sorted by time, peak, variance: a point can only be dominated by an earlier one. Of the earlier ones a staircase
+    # is kept, peaks rising and variances falling: the last step at or below a peak has the least variance there.
+    order = np.lexsort((np.arange(len(time_s)), variance_bytes2, peak_bytes, time_s))
+    peaks: list[float] = []
+    variances: list[float] = []
+    for i, peak, variance in zip(
+        order.tolist(), peak_bytes[order].tolist(), variance_bytes2[order].tolist(), strict=True
+    ):
+        if not finite[i]:
+            continue
+        step = bisect_right(peaks, peak)
+        if step and variances[step - 1] <= variance:
             continue
         mask[i] = True
-        front = np.vstack([front, points[i]])
+        start = bisect_left(peaks, peak)
+        stop = start
+        while stop < len(peaks) and variances[stop] >= variance:
+            stop += 1
+        peaks[start:stop] = [peak]
+        variances[start:stop] = [variance]
     return mask
 
 

@@ -32,10 +32,16 @@ class Incumbents:
     front: Front = field(default_factory=Front)
     _phis: list[float] = field(default_factory=list)
     _times: list[float] = field(default_factory=list)
+    _counted: dict[int, tuple[float, float]] = field(default_factory=dict)
 
-    def add(self, found: PlanFigures, phi: float) -> None:
+    def add(self, skeleton: int, found: PlanFigures, phi: float) -> None:
+        """A plan of skeleton number ``skeleton``, of which only the latest counts: a later one is never worse."""
         self.front.add(found.time_s, found.peak_bytes, found.variance_bytes2)
-        for values, value in ((self._phis, phi), (self._times, found.time_s)):
+        before = self._counted.get(skeleton)
+        self._counted[skeleton] = (phi, found.time_s)
+        for k, (values, value) in enumerate(((self._phis, phi), (self._times, found.time_s))):
+            if before is not None and before[k] in values:
+                values.remove(before[k])
             insort(values, value)
             del values[self.keep :]
 

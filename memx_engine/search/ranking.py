@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from typing import overload
 
 import numpy as np
 
 from memx_engine.cost.table import Estimator
-from memx_engine.plan import Estimate
+from memx_engine.plan import Estimate, Plan
 from memx_engine.search.assign import Assigned
 from memx_engine.search.objective import Objective
 from memx_engine.search.pareto import pareto_mask
@@ -24,6 +25,37 @@ class Ranking:
     plans: tuple[RankedPlan, ...]
     pareto: tuple[RankedPlan, ...]
     time_optimal: RankedPlan
+
+
+class LazyPlans(Sequence[Plan]):
+    """Plans in rank order, each made when it is first asked for."""
+
+    def __init__(self, assigned: Sequence[Assigned]) -> None:
+        self._assigned = assigned
+
+    def __len__(self) -> int:
+        return len(self._assigned)
+
+    @overload
+    def __getitem__(self, row: int) -> Plan: ...
+
+    @overload
+    def __getitem__(self, row: slice) -> Sequence[Plan]: ...
+
+    def __getitem__(self, row: int | slice) -> Plan | Sequence[Plan]:
+        if isinstance(row, slice):
+            return LazyPlans(self._assigned[row])
+        return self._assigned[row].plan
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+    __hash__ = None  # type: ignore[assignment]  # a sequence compared by what it holds, like a list
 
 
 def rank(
@@ -50,7 +82,7 @@ def rank(
     timed = [(estimator.estimate(a.plan), a) for k, a in enumerate(fast) if k == 0 or not should_stop()]
     if timed:
         fastest = min(timed, key=lambda item: item[0].iteration_time_s)[1]
-        pool += [] if any(fastest.plan == a.plan for a in found) else [fastest]
+        pool += [] if any(fastest.same_as(a) for a in found) else [fastest]
     time_s = np.array([a.time_s for a in pool])
     peak = np.array([a.peak_bytes for a in pool])
     variance = np.array([a.variance_bytes2 for a in pool])
@@ -75,7 +107,7 @@ def rank(
     by_events = np.zeros(len(pool), dtype=np.bool_)
     by_events[list(estimates)] = True
     table = PlanTable(
-        plans=tuple(found[int(i)].plan for i in order),
+        plans=LazyPlans([found[int(i)] for i in order]),
         time_s=time_s[order],
         peak_bytes=peak[order],
         variance_bytes2=spread[order],

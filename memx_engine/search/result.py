@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +39,7 @@ class PlanTable:
     ``worst_fraction`` is the highest peak / capacity over the plan's GPUs, ``worst_type`` the type of that GPU.
     """
 
-    plans: tuple[Plan, ...]
+    plans: Sequence[Plan]
     time_s: NDArray[np.float64]
     peak_bytes: NDArray[np.float64]
     variance_bytes2: NDArray[np.float64]
@@ -86,7 +86,15 @@ class Certificate:
 
 @dataclass(frozen=True)
 class SearchProgress:
-    """One progress report: counts never decrease except ``best_phi`` and ``gap``."""
+    """One progress report; ``done`` and ``feasible`` never decrease within a phase.
+
+    Attributes:
+        feasible: Skeletons known to hold a plan that fits.
+        best_phi: The best plan so far.
+        lower_bound_phi: No 1F1B plan has less additive Phi; never falls, and never exceeds the optimum. None before the
+            objective is fixed, and where skeletons were left out under a time limit.
+        gap: (best 1F1B plan so far - lower_bound_phi) / best 1F1B plan so far; never rises.
+    """
 
     phase: str
     done: int
@@ -96,6 +104,7 @@ class SearchProgress:
     best_phi: float | None
     gap: float | None
     elapsed_s: float
+    lower_bound_phi: float | None = None
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ def solve(
     incumbent_phi: float = math.inf,
     limits: Limits | None = None,
     should_stop: Callable[[], bool] | None = None,
+    most_nodes: int | None = None,
 ) -> Solution | None:
     """Minimise Phi over layer splits and recompute under capacity; None when nothing fits.
 
@@ -60,6 +61,7 @@ def solve(
     Args:
         incumbent_phi: Best value known elsewhere; the skeleton is closed as soon as its bound reaches it.
         should_stop: Asked before each node but the first; on True the best so far comes back with its honest bound.
+        most_nodes: Stop likewise after so many nodes.
     """
     limits = limits or NO_LIMITS
     limits.check(table)
@@ -72,7 +74,14 @@ def solve(
     cutoff = math.inf
     if math.isfinite(incumbent_phi):
         cutoff = (math.log(incumbent_phi) if incumbent_phi > 0 else -math.inf) - offset
-    search = BranchAndBound(choices, criterion, masks=masks_of(choices, limits), cutoff=cutoff, should_stop=should_stop)
+    search = BranchAndBound(
+        choices,
+        criterion,
+        masks=masks_of(choices, limits),
+        cutoff=cutoff,
+        should_stop=should_stop,
+        most_nodes=most_nodes,
+    )
     outcome = search.run()
     if outcome.best is None:
         return None

@@ -27,7 +27,7 @@ def certificate(
         unsolved_phi: The least bound of the skeletons that were looked at but not solved.
         complete: Every skeleton of the space was looked at; nothing is known otherwise.
     """
-    solved = [a for a in found if a.plan.skeleton.virtual_stages == 1] or found
+    solved = [a for a in found if a.plain] or found
     best = min(a.phi for a in solved)
     lower = min(*(a.lower_bound_phi for a in solved), unsolved_phi, best)
     known = complete and lower > 0.0 and all(a.lower_bound_phi > 0.0 for a in solved)

@@ -159,7 +159,7 @@ def test_bad_options_are_refused(options: dict[str, object]) -> None:
 
 def test_skeletons_that_cannot_be_among_the_best_keep_their_even_split(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run(top=3, rescored=3)
-    monkeypatch.setattr("memx_engine.search.run._SOLVED_AT_LEAST", 0)
+    monkeypatch.setattr("memx_engine.search.solving._SOLVED_AT_LEAST", 0)
     quick = run(top=3, rescored=3)
     assert [p.plan for p in quick.plans[:3]] == [p.plan for p in whole.plans[:3]]
     assert quick.certificate.optimal == whole.certificate.optimal

@@ -1,0 +1,251 @@
+"""Stage tables reduced over the recompute options, one row per stage signature, shared by every skeleton that has it.
+
+Bounds read only a few numbers per layer count: the least memory, the least time that fits, what an even split takes.
+A stage's row of them depends on its signature (GPU type, TP, DP, micro-batch, ends, links, micro-batches in flight), so
+that a larger cluster of the same types adds skeletons but few rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memx_engine.cost.network import PlacementNetwork
+from memx_engine.cost.pipeline import in_flight
+from memx_engine.cost.recompute import basis, strategies
+from memx_engine.cost.table import Array
+from memx_engine.cost.tables import dense_memory, dense_times
+from memx_engine.plan import SELECTIVE, Recompute, Skeleton, StagePlacement
+
+if TYPE_CHECKING:
+    from memx_engine.cost.first_principles import FirstPrinciples
+
+Ints = NDArray[np.int64]
+
+_MOST_BYTES = 96 << 20
+"""Rows are dropped beyond this; skeletons come sorted by TP and DP, so that few of them are asked for again."""
+
+_MOST_NUMBERS = 500_000
+"""Numbers of one temporary array."""
+
+FIELDS = ("least", "time", "high", "even_time", "even_memory", "tail")
+
+
+class RowBook:
+    """Rows for one depth of interleaving, counted in units of v layers; U units.
+
+    Attributes:
+        options: Every strategy that any skeleton has, lightest first.
+        columns: ``least`` (n, U+1) least memory of at least n units; ``time`` least time of at least n units that fits;
+            ``high`` most memory of up to n units that fits; ``even_time``, ``even_memory`` of exactly n units with the
+            lightest strategy that fits; ``tail`` of exactly n units. Times are those of the 1F1B form (over v).
+        even_option: (n, U+1) index of that strategy, -1 where none fits.
+        capacity: (n,).
+    """
+
+    def __init__(self, layers: int, virtual_stages: int, options: tuple[Recompute, ...]) -> None:
+        self.options, self.units = options, layers // virtual_stages
+        self.count = 0
+        self._room = 64
+        self.columns = {name: np.empty((self._room, self.units + 1)) for name in FIELDS}
+        self.even_option = np.empty((self._room, self.units + 1), dtype=np.int16)
+        self.capacity = np.empty(self._room)
+
+    @property
+    def bytes_held(self) -> int:
+        return self._room * (self.units + 1) * (8 * len(FIELDS) + 2)
+
+    def add(self, time_s: Array, memory: Array, tail_s: Array, capacity: float) -> Ints:
+        """Take in H rows: (U+1, R) times, (H, U+1, R) memory; their numbers."""
+        rows = np.arange(self.count, self.count + len(memory))
+        self.count += len(memory)
+        while self.count > self._room:
+            self._room *= 2
+            shape = (self._room, self.units + 1)
+            self.columns = {name: np.resize(values, shape) for name, values in self.columns.items()}
+            self.even_option = np.resize(self.even_option, shape)
+            self.capacity = np.resize(self.capacity, self._room)
+        fits = memory <= capacity
+        any_fits, option = fits.any(axis=2), fits.argmax(axis=2)
+        column, units = self.columns, np.arange(self.units + 1)
+        column["least"][rows] = _at_least(memory.min(axis=2))
+        column["time"][rows] = _at_least(np.where(fits, time_s, np.inf).min(axis=2))
+        column["high"][rows] = np.maximum.accumulate(np.where(fits, memory, -np.inf).max(axis=2), axis=1)
+        lightest = np.take_along_axis(memory, option[:, :, None], axis=2)[:, :, 0]
+        column["even_time"][rows] = np.where(any_fits, time_s[units, option], np.inf)
+        column["even_memory"][rows] = np.where(any_fits, lightest, np.inf)
+        column["tail"][rows] = tail_s
+        self.even_option[rows] = np.where(any_fits, option, -1)
+        self.capacity[rows] = capacity
+        return rows
+
+
+def _at_least(values: Array) -> Array:
+    """Least value of at least n units, (H, U+1)."""
+    return np.asarray(np.minimum.accumulate(values[:, ::-1], axis=1)[:, ::-1])
+
+
+@dataclass(frozen=True, eq=False)
+class Sketch:
+    """A skeleton as rows of a book; the other fields are those of its stage table.
+
+    ``rows`` (P,). ``factor`` multiplies every time. ``options``: The strategies of the skeleton's own table.
+    """
+
+    book: RowBook
+    rows: Ints
+    p2p_s: Array
+    wrap_s: float
+    fixed_s: float
+    gpus: float
+    micro_batches: int
+    layers: int
+    virtual_stages: int
+    options: tuple[Recompute, ...]
+    factor: float = 1.0
+
+
+class _Layout:
+    """What the skeletons of one layout have in common."""
+
+    def __init__(self, estimator: FirstPrinciples, network: PlacementNetwork, skeleton: Skeleton) -> None:
+        self.placements = skeleton.placements
+        self.network = network
+        self.s_per_byte = np.array([rate.s_per_byte for rate in (*network.p2p, network.wrap)])
+        self.latency = np.array([rate.latency_s for rate in (*network.p2p, network.wrap)])
+        self.fixed_s = estimator.fixed_s(skeleton, network, untied=network.ends_cross_vendors)
+        self.signatures: list[tuple[object, ...]] = []
+        for i, placement in enumerate(self.placements):
+            ends = (i == 0, i == len(self.placements) - 1)
+            self.signatures.append((placement.gpu_type, network.capacity_bytes[i], network.tp[i], network.dp[i], ends))
+
+
+class Sketcher:
+    """Sketches of one estimator's skeletons; see :class:`RowBook`."""
+
+    def __init__(self, estimator: FirstPrinciples) -> None:
+        self._estimator = estimator
+        self._layers, self._framework = estimator.model.layers, estimator.job.framework
+        self._books: dict[int, RowBook] = {}
+        self._index: dict[tuple[object, ...], Ints] = {}
+        self._layout: _Layout | None = None
+        self._options: dict[tuple[object, ...], tuple[tuple[Recompute, ...], tuple[int, ...]]] = {}
+        self._in_flight: dict[tuple[int, int, int], Ints] = {}
+
+    def sketch(self, skeleton: Skeleton) -> Sketch:
+        """The rows of ``skeleton``, made where they are not known yet."""
+        estimator, v = self._estimator, skeleton.virtual_stages
+        layout = self._layout
+        if layout is None or layout.placements is not skeleton.placements:
+            layout = self._layout = _Layout(estimator, estimator.network.place(skeleton.placements), skeleton)
+        book = self._book(v)
+        groups = skeleton.micro_batches
+        flights = self._in_flight.get((skeleton.pp, groups, v))
+        if flights is None:
+            flights = np.array(in_flight(skeleton.pp, groups, v))
+            self._in_flight[skeleton.pp, groups, v] = flights
+        options, grouped = self._own_options(skeleton, int(flights[0]))
+        rows = self._rows(skeleton, layout, book, flights, grouped)
+        whole = skeleton.micro_batch * skeleton.seq_len * estimator.model.hidden * estimator.job.bytes_per_element
+        if estimator.job.sequence_parallel or skeleton.tp == 1:
+            sent = layout.latency + whole / skeleton.tp * layout.s_per_byte
+            p2p, wrap = sent[:-1], float(sent[-1]) if skeleton.pp > 1 else 0.0
+        else:
+            transfers = estimator.transfers(skeleton, layout.network, untied=layout.network.ends_cross_vendors)
+            p2p, wrap = np.array(transfers.p2p_s), transfers.wrap_s
+        return Sketch(
+            book=book,
+            rows=rows,
+            p2p_s=p2p,
+            wrap_s=wrap,
+            fixed_s=layout.fixed_s,
+            gpus=float(skeleton.tp * skeleton.dp),
+            micro_batches=groups,
+            layers=self._layers,
+            virtual_stages=v,
+            options=options,
+        )
+
+    def _book(self, v: int) -> RowBook:
+        book = self._books.get(v)
+        if book is None or book.bytes_held > _MOST_BYTES:
+            # Sketches that were handed out keep the old book alive until they are read.
+            every = strategies(self._layers, 1, v, self._framework)
+            book = self._books[v] = RowBook(self._layers, v, every)
+            self._index = {key: rows for key, rows in self._index.items() if key[0] != v}
+        return book
+
+    def _rows(
+        self, skeleton: Skeleton, layout: _Layout, book: RowBook, flights: Ints, grouped: tuple[int, ...]
+    ) -> Ints:
+        """Row numbers by stage; stages of one signature differ by what they hold in flight."""
+        out = np.empty(skeleton.pp, dtype=np.int64)
+        start = 0
+        signatures = layout.signatures
+        while start < skeleton.pp:
+            stop = start + 1
+            while stop < skeleton.pp and signatures[stop] == signatures[start]:
+                stop += 1
+            key = (skeleton.virtual_stages, skeleton.tp, skeleton.dp, skeleton.micro_batch, grouped, signatures[start])
+            known = self._index.get(key)
+            if known is None:
+                # 1F1B holds at most P <= L micro-batches, interleaving at most 3 P chunks.
+                known = self._index[key] = np.full(3 * self._layers + 3, -1)
+            held = flights[start:stop]
+            rows = known[held]
+            missing = held[rows < 0]
+            if len(missing):
+                self._add(skeleton, layout, start, np.unique(missing), book, known, grouped)
+                rows = known[held]
+            self._estimator.hits += stop - start - len(missing)
+            out[start:stop] = rows
+            start = stop
+        return out
+
+    def _add(
+        self,
+        skeleton: Skeleton,
+        layout: _Layout,
+        stage: int,
+        missing: Ints,
+        book: RowBook,
+        known: Ints,
+        grouped: tuple[int, ...],
+    ) -> None:
+        v, network = skeleton.virtual_stages, layout.network
+        placement: StagePlacement = skeleton.placements[stage]
+        ends = (stage == 0, stage == skeleton.pp - 1)
+        made = self._estimator.stage(skeleton, placement, ends, network.tp[stage], network.dp[stage])
+        options = book.options
+        forward, backward = dense_times((made.terms,), options, self._layers, v)
+        time_s = (forward + backward)[0, ::v] / v
+        if SELECTIVE in options and self._estimator.saves_nothing(made.cost.memory):
+            time_s[:, options.index(SELECTIVE)] = np.inf
+        for r, option in enumerate(options):
+            if option.kind == "uniform" and option.n not in grouped:
+                time_s[:, r] = np.inf
+        exists = np.isfinite(time_s)
+        step = max(1, _MOST_NUMBERS // time_s.size)
+        for start in range(0, len(missing), step):
+            held = missing[start : start + step]
+            memory = dense_memory((made.terms,) * len(held), tuple(held.tolist()), options, self._layers, v)[:, ::v]
+            memory[:, ~exists] = np.inf
+            known[held] = book.add(time_s, memory, made.terms.tails[::v], float(network.capacity_bytes[stage]))
+
+    def _own_options(self, skeleton: Skeleton, first_flights: int) -> tuple[tuple[Recompute, ...], tuple[int, ...]]:
+        """The strategies of the skeleton's table, and N of those that are ``uniform:N``."""
+        shape = (skeleton.tp, skeleton.micro_batch, skeleton.pp, skeleton.virtual_stages)
+        key = (shape, first_flights, skeleton.placements[0].gpu_type)
+        known = self._options.get(key)
+        if known is None:
+            options = self._estimator.recompute_options(skeleton)
+            known = self._options[key] = (options, tuple(o.n for o in options if o.kind == "uniform"))
+        return known
+
+
+def existing(layers: int, options: tuple[Recompute, ...], virtual_stages: int) -> NDArray[np.bool_]:
+    """(U+1, R) which strategies exist for n units of v layers."""
+    return ~basis(layers, options, virtual_stages)[1][::virtual_stages]

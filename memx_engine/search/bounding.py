@@ -1,0 +1,134 @@
+"""First phase: every skeleton is looked at once. Memory rule, bounds, even splits, and how many plans there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from memx_engine.cost.sketch import Sketch
+from memx_engine.cost.table import Estimator, StageTable
+from memx_engine.plan import Recompute, Skeleton
+from memx_engine.search.bounds import Bounds, compute_bounds
+from memx_engine.search.control import Control
+from memx_engine.search.counting import count_plans, count_shape
+from memx_engine.search.limits import OperatorLimits
+from memx_engine.search.sketch_bounds import sketched_bounds
+
+_KEPT_TABLE_BYTES = 128 << 20
+_AT_ONCE = 64
+_BOUNDING_SHARE = 0.5
+# Knuth's multiplicative hash: neighbours in the enumeration land far apart, the same way every time.
+_SCATTER = 2654435761
+
+
+class Tables:
+    """Stage tables, the first of them kept from the bounds to the solver as far as memory goes."""
+
+    def __init__(self, estimator: Estimator) -> None:
+        self._estimator = estimator
+        self._kept: dict[Skeleton, StageTable] = {}
+        self._bytes = 0
+
+    def get(self, skeleton: Skeleton, *, keep: bool = False) -> StageTable:
+        table = self._kept.get(skeleton)
+        if table is None:
+            table = self._estimator.stage_table(skeleton)
+            size = 3 * table.memory_bytes.nbytes
+            if keep and self._bytes + size <= _KEPT_TABLE_BYTES:
+                self._kept[skeleton] = table
+                self._bytes += size
+        return table
+
+
+@dataclass
+class BoundedSpace:
+    """What the first phase leaves behind.
+
+    Attributes:
+        fitting: Skeletons that pass the memory rule, in the order of enumeration.
+        nearest: The skeleton that exceeds its memory least. unbounded: How many were not looked at.
+        plans_covered: Complete plans of those that were. recompute: Every strategy that they have.
+    """
+
+    fitting: list[tuple[Skeleton, Bounds]] = field(default_factory=list)
+    nearest: tuple[Skeleton, Bounds] | None = None
+    unbounded: int = 0
+    plans_covered: int = 0
+    recompute: dict[Recompute, None] = field(default_factory=dict)
+
+
+class Bounder:
+    """Bounds skeletons, many at once where the estimator shares rows between them, else one after another."""
+
+    def __init__(
+        self,
+        estimator: Estimator,
+        tables: Tables,
+        limits: OperatorLimits,
+        control: Control,
+        *,
+        one_recompute: bool,
+        variance_kind: str,
+    ) -> None:
+        self._tables, self._limits, self._control = tables, limits, control
+        self._one_recompute, self._variance_kind = one_recompute, variance_kind
+        # Limits and one strategy for all stages tie a row to its skeleton: nothing to share then.
+        shares = not limits and not one_recompute
+        self._sketch: Callable[[Skeleton], Sketch] | None = getattr(estimator, "sketch", None) if shares else None
+        self._shapes: dict[tuple[int, int, int], tuple[tuple[Recompute, ...], int]] = {}
+
+    def bound(self, skeletons: Sequence[Skeleton], *, scattered: bool) -> BoundedSpace:
+        """Look at all; under a time limit at most for half of it, and (``scattered``) all over the space first."""
+        order = list(range(len(skeletons)))
+        if scattered:
+            order.sort(key=lambda i: i * _SCATTER % 2**32)
+        out = BoundedSpace()
+        fitting: dict[int, Bounds] = {}
+        step = 1 if self._sketch is None else _AT_ONCE
+        done = 0
+        while done < len(order):
+            control = self._control
+            if control.cancels() or (fitting and control.elapsed_share() > _BOUNDING_SHARE):
+                out.unbounded = len(order) - done
+                break
+            some = order[done : done + step]
+            for i, bounds in zip(some, self._some([skeletons[i] for i in some], out), strict=True):
+                if out.nearest is None or bounds.excess_bytes < out.nearest[1].excess_bytes:
+                    out.nearest = (skeletons[i], bounds)
+                if bounds.fits:
+                    fitting[i] = bounds
+            done += len(some)
+            control.counts = replace(control.counts, memory=done - len(fitting))
+            control.feasible = len(fitting)
+            control.report("bounding", done, len(order))
+        out.fitting = [(skeletons[i], fitting[i]) for i in sorted(fitting)]
+        return out
+
+    def _some(self, skeletons: Sequence[Skeleton], out: BoundedSpace) -> list[Bounds]:
+        if self._sketch is not None:
+            sketches = [self._sketch(skeleton) for skeleton in skeletons]
+            for sketch in sketches:
+                out.plans_covered += self._plans(sketch, out)
+            return sketched_bounds(sketches, variance_kind=self._variance_kind)
+        made = []
+        for skeleton in skeletons:
+            table = self._tables.get(skeleton, keep=True)
+            bounds = compute_bounds(table, one_recompute=self._one_recompute, variance_kind=self._variance_kind)
+            out.recompute |= dict.fromkeys(table.options)
+            out.plans_covered += count_plans(
+                table,
+                one_recompute=self._one_recompute,
+                max_layer_difference=self._limits.max_layer_difference,
+            )
+            made.append(self._limits.bounds_within(bounds))
+        return made
+
+    def _plans(self, sketch: Sketch, out: BoundedSpace) -> int:
+        """Plans of a skeleton; the estimator hands out equal options as one object, so that they need no comparing."""
+        key = (id(sketch.options), len(sketch.rows), sketch.virtual_stages)
+        known = self._shapes.get(key)
+        if known is None:
+            count = count_shape(sketch.options, sketch.layers, sketch.virtual_stages, len(sketch.rows))
+            known = self._shapes[key] = (sketch.options, count)
+            out.recompute |= dict.fromkeys(sketch.options)
+        return known[1]

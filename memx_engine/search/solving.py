@@ -1,0 +1,190 @@
+"""Second phase: the time rule and the exact solver, the most promising skeleton first."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from memx_engine.inputs.cluster import Cluster
+from memx_engine.inputs.job import Framework
+from memx_engine.inputs.model import TransformerSpec
+from memx_engine.plan import Skeleton
+from memx_engine.search.assign import Assigned, assign, assign_even
+from memx_engine.search.bounding import Tables
+from memx_engine.search.bounds import Bounds, EvenPlan, PlanFigures
+from memx_engine.search.control import Control
+from memx_engine.search.objective import Objective, Weights
+from memx_engine.search.options import SearchOptions
+from memx_engine.search.pareto import Front
+from memx_engine.search.prune import Incumbents
+
+_SOLVED_AT_LEAST = 64
+"""Skeletons that are solved even where their bounds say that they cannot be among the N best."""
+_INTERLEAVED_TRIED = 16
+_NODES = (4, 40, None)
+"""How many nodes a skeleton gets when it is looked into, again, and for good."""
+
+Bounded = Sequence[tuple[Skeleton, Bounds]]
+
+
+class Solver:
+    """Finds every skeleton's plan as far as it matters.
+
+    Attributes:
+        found: One plan per skeleton that was not removed, in the order in which they were looked at.
+        unsolved_phi: The least bound of skeletons that were neither solved nor proven worse.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        model: TransformerSpec,
+        framework: Framework,
+        tables: Tables,
+        options: SearchOptions,
+        control: Control,
+    ) -> None:
+        self._ground, self._framework, self._tables = (cluster, model), framework, tables
+        self._options, self._control = options, control
+        self.found: list[Assigned] = []
+        self.unsolved_phi = float("inf")
+        self._proven = float("inf")
+
+    def solve(self, bounded: Bounded, objective: Objective) -> None:
+        """Rule 3 and the inner solver, always on the skeleton with the least bound; ties in the order of enumeration.
+
+        A skeleton is first looked into with a few nodes, then waits with the bound that these give: many are closed
+        by plans that are found meanwhile.
+        """
+        control = self._control
+        corners = self._corners(bounded, objective)
+        every = self._incumbents(objective, [bounds for _, bounds in bounded])
+        # Interleaved estimates may be too low, and the certificate speaks of 1F1B: they close no 1F1B skeleton.
+        plain = self._incumbents(objective, [b for skeleton, b in bounded if skeleton.virtual_stages == 1])
+        for skeleton, bounds in bounded:
+            if bounds.even is not None:
+                control.found(_phi(objective, bounds.even), plain=skeleton.virtual_stages == 1)
+        waiting: list[tuple[float, int, int]] = [(corner, i, 0) for i, corner in enumerate(corners)]
+        heapq.heapify(waiting)
+        looked_into: dict[int, Assigned] = {}
+        solved = done = 0
+        while waiting:
+            bound, i, level = waiting[0]
+            # Nothing that waits has a smaller bound.
+            control.lower_bound_phi = min(self._proven, self.unsolved_phi, bound)
+            if control.stops() and (control.cancelled or bool(self.found) or bool(looked_into)):
+                self.unsolved_phi = min(self.unsolved_phi, bound)
+                self.found += looked_into.values()
+                return
+            heapq.heappop(waiting)
+            skeleton, bounds = bounded[i]
+            known = plain if skeleton.virtual_stages == 1 else every
+            if level == 0 and known.closes(bounds, bound):
+                control.counts = replace(control.counts, time=control.counts.time + 1)
+                if self._options.time_rule == "paper":
+                    self.unsolved_phi = min(self.unsolved_phi, bound)
+                done += 1
+                continue
+            best = looked_into.pop(i, None)
+            beaten = bound > known.phi_limit
+            if beaten and best is None and bounds.even is not None and solved >= _SOLVED_AT_LEAST:
+                best = assign_even(*self._ground, skeleton, bounds.even, objective, bound)
+            elif not beaten or best is None:
+                nodes = _NODES[level] if skeleton.virtual_stages == 1 else None
+                best = self._assign(skeleton, objective, known.phi_limit, bound, nodes)
+                solved += level == 0
+            if best is None:
+                if not self._may_end():
+                    control.counts = replace(control.counts, memory=control.counts.memory + 1)
+                    control.feasible -= 1
+                done += 1
+                continue
+            figures = PlanFigures(best.time_s, best.peak_bytes, best.variance_bytes2)
+            for incumbents in (every, plain) if best.plain else (every,):
+                incumbents.add(i, figures, best.phi)
+            control.found(best.phi, plain=best.plain)
+            if best.settled or best.lower_bound_phi > known.phi_limit or not best.plain:
+                self._keep(best)
+                done += 1
+            else:
+                looked_into[i] = best
+                heapq.heappush(waiting, (best.lower_bound_phi, i, level + 1))
+            control.report("solving", done, len(corners))
+        control.lower_bound_phi = min(self._proven, self.unsolved_phi)
+
+    def keep_evens(self, bounded: Bounded, objective: Objective) -> None:
+        """Where the operator stopped before anything was solved: the even splits are the plans so far."""
+        for skeleton, bounds in bounded:
+            if bounds.even is not None:
+                self.found.append(assign_even(*self._ground, skeleton, bounds.even, objective, 0.0))
+
+    def fastest(self, bounded: Bounded, objective: Objective) -> list[Assigned]:
+        """Candidates for the fastest plan: the least additive time, and interleaved estimates below it.
+
+        Estimates of interleaved plans may be too low, so events decide among the candidates.
+        """
+        by_time = replace(objective, weights=Weights("time", 1.0, 0.0, 0.0))
+        best = min((a for a in self.found if a.plain), key=lambda a: (a.time_s, a.peak_bytes), default=None)
+        others: list[Assigned] = []
+        for skeleton, bounds in sorted(bounded, key=lambda pair: pair[1].time_s):
+            if (best is not None and bounds.time_s >= best.time_s) or self._control.stops():
+                break
+            limit = by_time.phi(best.time_s, best.peak_bytes, best.variance_bytes2) if best else float("inf")
+            other = self._assign(skeleton, by_time, limit, 0.0)
+            if other is None or (best is not None and other.time_s >= best.time_s):
+                continue
+            if other.plain:
+                best = other
+            else:
+                others.append(other)
+        others.sort(key=lambda a: a.time_s)
+        return ([best] if best else []) + others[:_INTERLEAVED_TRIED]
+
+    def _keep(self, best: Assigned) -> None:
+        self.found.append(best)
+        if best.plain:
+            self._proven = min(self._proven, best.lower_bound_phi)
+
+    @staticmethod
+    def _corners(bounded: Bounded, objective: Objective) -> list[float]:
+        """Phi of every skeleton's bounds: no plan of it that fits is better."""
+        columns = np.array([(b.time_s, b.peak_bytes, b.variance_bytes2) for _, b in bounded]).T
+        return [float(phi) for phi in objective.phi_array(*columns)]
+
+    def _incumbents(self, objective: Objective, bounds: list[Bounds]) -> Incumbents:
+        """No plan yet; the N-th best Phi of these skeletons' even splits is a limit to start with."""
+        phis = sorted(_phi(objective, b.even) for b in bounds if b.even is not None)
+        top = self._options.top
+        # A hair above, so that a skeleton whose even split is its best is still solved.
+        ceiling = phis[top - 1] * (1.0 + 1e-9) if len(phis) >= top else float("inf")
+        return Incumbents(top, self._options.time_rule, ceiling, Front())
+
+    def _assign(
+        self, skeleton: Skeleton, objective: Objective, limit: float, bound: float, most_nodes: int | None = None
+    ) -> Assigned | None:
+        best = assign(
+            *self._ground,
+            self._framework,
+            skeleton,
+            self._tables.get(skeleton),
+            objective,
+            incumbent_phi=limit,
+            max_layer_difference=self._options.limits.max_layer_difference,
+            should_stop=lambda: self._control.stops() and self._may_end(),
+            most_nodes=most_nodes,
+        )
+        if best is None or not best.plain:
+            return best
+        # What was known before is a bound too.
+        return replace(best, lower_bound_phi=min(max(best.lower_bound_phi, bound), best.phi))
+
+    def _may_end(self) -> bool:
+        """Whether the work can end here: a time limit still waits for the first plan, the operator does not."""
+        return self._control.cancelled or (self._control.timed_out and bool(self.found))
+
+
+def _phi(objective: Objective, even: EvenPlan) -> float:
+    return objective.phi(even.time_s, even.peak_bytes, even.variance_bytes2)
