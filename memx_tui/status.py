@@ -13,9 +13,11 @@ def search_words(session: Session) -> list[str]:
         if progress is None:
             return ["searching"]
         counts = f"{progress.done:,} of {progress.total:,}"
+        gap = "" if progress.gap is None else f", gap {progress.gap:.1%}"
         return [
-            f"{progress.phase} {counts}, {progress.feasible:,} fit, {progress.elapsed_s:.1f} s, ctrl+c cancels",
-            f"{progress.phase} {counts}, {progress.feasible:,} fit",
+            f"{progress.phase} {counts}, {progress.feasible:,} fit{gap}, {progress.elapsed_s:.1f} s, ctrl+c cancels",
+            f"{progress.phase} {counts}, {progress.feasible:,} fit{gap}",
+            f"{progress.phase} {counts}{gap}",
             f"searching {counts}",
             counts,
         ]
