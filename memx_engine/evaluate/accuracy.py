@@ -64,7 +64,7 @@ def accuracy(
     rows = [*(train.rows if train else []), *test.rows]
     judged_from = len(rows) - len(test.rows)
     labels = {row.label for row in test.rows}
-    truth = Truth(rows)
+    truth = Truth(rows, train.layers if train else ())
     skipped = [*test.skipped, *(train.skipped if train else []), *truth.refused]
     is_test = np.array([k >= judged_from for k, row in enumerate(rows) if row.label not in dict(truth.refused)])
     if not any(row.label in labels for row in truth.rows):

@@ -82,7 +82,7 @@ def evaluate(
         )
         return testbed_accuracy(asked, on_progress=on_progress, should_stop=should_stop)
     judged = read_judged([Path(name) for name in truth or test])
-    known = read_judged([Path(name) for name in train]) if train else None
+    known = read_judged([Path(name) for name in train], layers=True) if train else None
     return accuracy(judged, known, chosen, on_progress=on_progress, should_stop=should_stop)
 
 

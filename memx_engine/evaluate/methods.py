@@ -21,6 +21,7 @@ from memx_engine.predict.iteration_model import (
     Rows,
     grouped_folds,
 )
+from memx_engine.predict.layers import LayerCorrections, LayerRow
 
 Mask = NDArray[np.bool_]
 
@@ -46,22 +47,27 @@ class Predictions:
 
 
 class Truth:
-    """Judged rows with their samples under every convention, made when first asked for."""
+    """Judged rows with their samples under every convention, made when first asked for.
 
-    def __init__(self, rows: Sequence[JudgedRow]) -> None:
+    ``layers``: single layers that were measured; only what is asked for as corrected makes use of them.
+    """
+
+    def __init__(self, rows: Sequence[JudgedRow], layers: Sequence[LayerRow] = ()) -> None:
         default, refused = all_samples(rows, CONVENTIONS[0])
         lost = {label for label, _ in refused}
         self.refused = refused
         self.rows = [row for row in rows if row.label not in lost]
         if refused:
             default, _ = all_samples(self.rows, CONVENTIONS[0])
-        self._samples: dict[Convention, list[Sample]] = {CONVENTIONS[0]: default}
+        self._layers = LayerCorrections(list(layers)) if layers else None
+        self._samples: dict[tuple[Convention, bool], list[Sample]] = {(CONVENTIONS[0], False): default}
 
-    def samples(self, convention: Convention = CONVENTIONS[0]) -> list[Sample]:
+    def samples(self, convention: Convention = CONVENTIONS[0], *, corrected: bool = False) -> list[Sample]:
         """In the same order under every convention up to which device is slowest, so always matched by place."""
-        if convention not in self._samples:
-            self._samples[convention], _ = all_samples(self.rows, convention)
-        return self._samples[convention]
+        key = convention, corrected and self._layers is not None
+        if key not in self._samples:
+            self._samples[key], _ = all_samples(self.rows, convention, self._layers if key[1] else None)
+        return self._samples[key]
 
     @cached_property
     def row_of(self) -> NDArray[np.int64]:
@@ -85,18 +91,21 @@ class Truth:
     def types(self) -> tuple[str, ...]:
         return tuple(sample.subject for sample in self.samples())
 
-    def predicted(self, convention: Convention = CONVENTIONS[0]) -> Array:
+    def predicted(self, convention: Convention = CONVENTIONS[0], *, corrected: bool = False) -> Array:
         """(n, 2) what the cost model composes."""
-        made = [[s.predicted_time_s, s.predicted_memory_bytes] for s in self.samples(convention)]
+        samples = self.samples(convention, corrected=corrected)
+        made = [[s.predicted_time_s, s.predicted_memory_bytes] for s in samples]
         return np.array(made, dtype=np.float64).reshape(-1, 2)
 
-    def arrays(self, convention: Convention, features: Callable[[Sample], dict[str, float]]) -> Rows:
+    def arrays(
+        self, convention: Convention, features: Callable[[Sample], dict[str, float]], *, corrected: bool = False
+    ) -> Rows:
         """All samples as arrays, targets log(measured / composed)."""
-        samples = self.samples(convention)
+        samples = self.samples(convention, corrected=corrected)
         described = [features(sample) for sample in samples]
         names = tuple(described[0]) if described else ()
         matrix = np.array([[float(row[name]) for name in names] for row in described], dtype=np.float64)
-        targets = np.log(self.measured / self.predicted(convention))
+        targets = np.log(self.measured / self.predicted(convention, corrected=corrected))
         groups = self.configurations[self.row_of] if samples else np.array([], dtype=np.str_)
         return Rows(matrix, targets, names, groups, self.types)
 
@@ -179,41 +188,48 @@ def _calibration(model: IterationModel, rows: Rows) -> tuple[Array, Array]:
 
 
 def choose_conventions(truth: Truth, learn: Mask) -> dict[str, Convention]:
-    """Framework → the convention whose composed estimates scatter least around their factor over the known runs."""
+    """Framework → the convention whose composed estimates come nearest to the known runs, before any factor.
+
+    The right one needs the least correction; one that is wrong can still scatter little around a factor, but such a
+    factor does not hold for other sizes.
+    """
     chosen = dict.fromkeys(truth.frameworks, CONVENTIONS[0])
     for framework in chosen:
         own = (learn & (truth.frameworks == framework))[truth.row_of]
         if own.sum() < 3:
             continue
-        scores = {c: _scatter(np.log(truth.measured[own] / truth.predicted(c)[own])) for c in CONVENTIONS}
+        scores = {
+            c: _distance(np.log(truth.measured[own] / truth.predicted(c, corrected=True)[own])) for c in CONVENTIONS
+        }
         best = min(CONVENTIONS, key=scores.__getitem__)
         if scores[best] < CLEARLY * scores[CONVENTIONS[0]]:
             chosen[framework] = best
     return chosen
 
 
-def _scatter(logs: Array) -> float:
+def _distance(logs: Array) -> float:
+    """Mean absolute logarithm of time and of memory, added; an output with fewer than three figures has no say."""
     total = 0.0
     for column in logs.T:
         known = column[~np.isnan(column)]
         if len(known) >= 3:
-            total += float(np.abs(known - np.median(known)).mean())
+            total += float(np.abs(known).mean())
     return total
 
 
 def _assembled(truth: Truth, conventions: dict[str, Convention]) -> tuple[Rows, Array]:
     """All features, targets and composed estimates, every row under its framework's convention."""
     used = list(dict.fromkeys(conventions.values()))
-    rows = truth.arrays(used[0], _everything)
-    composed = truth.predicted(used[0])
+    rows = truth.arrays(used[0], _everything, corrected=True)
+    composed = truth.predicted(used[0], corrected=True).copy()
     features, targets = rows.features.copy(), rows.targets.copy()
     frameworks = truth.frameworks[truth.row_of]
     for framework, convention in conventions.items():
         if convention is not used[0]:
             own = frameworks == framework
-            other = truth.arrays(convention, _everything)
+            other = truth.arrays(convention, _everything, corrected=True)
             features[own], targets[own] = other.features[own], other.targets[own]
-            composed[own] = truth.predicted(convention)[own]
+            composed[own] = truth.predicted(convention, corrected=True)[own]
     return replace(rows, features=features, targets=targets), composed
 
 

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import IO
 
 from memx_engine.errors import InputError
+from memx_engine.predict.layers import LayerRow, read_layers
 from memx_engine.profile.importers.columns import MEMORY_BY_TYPE, Columns, Header, Kind, RejectedError
-from memx_engine.profile.importers.layouts import Layout, row_layout
+from memx_engine.profile.importers.layouts import Layout, layer_measurement, row_layout
 from memx_engine.profile.importers.models import NotJudgeableError
 from memx_engine.units import GIB
 
@@ -41,21 +42,25 @@ class JudgedRow:
 
 @dataclass
 class JudgedTable:
-    """One or more files: the rows to judge, and the others with the reason."""
+    """One or more files: the rows to judge, the others with the reason, and single layers to learn stages from."""
 
     name: str
     rows: list[JudgedRow] = field(default_factory=list)
+    layers: list[LayerRow] = field(default_factory=list)
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
 
-def read_judged(paths: list[Path]) -> JudgedTable:
-    """Read iteration tables.
+def read_judged(paths: list[Path], *, layers: bool = False) -> JudgedTable:
+    """Read iteration tables, and with ``layers`` also tables of layers.
 
     Raises:
-        InputError: A file cannot be read, is no table, or is a table of layers.
+        InputError: A file cannot be read, is no table, or is a table of layers where runs are to be judged.
     """
     table = JudgedTable("+".join(path.name for path in paths))
     for path in paths:
+        if layers and table_kind(path) is Kind.LAYER:
+            table.layers += _layers(path, table)
+            continue
         for line, columns in _read(path, table):
             label = f"{path.name}:{line}"
             try:
@@ -63,6 +68,18 @@ def read_judged(paths: list[Path]) -> JudgedTable:
             except NotJudgeableError as error:
                 table.skipped.append((label, str(error)))
     return table
+
+
+def _layers(path: Path, table: JudgedTable) -> list[LayerRow]:
+    kept = []
+    for line, columns in _read(path, table, Kind.LAYER):
+        try:
+            layer_measurement(columns, path.name)
+        except NotJudgeableError as error:
+            table.skipped.append((f"{path.name}:{line}", str(error)))
+        else:
+            kept.append(columns)
+    return read_layers(kept)
 
 
 def table_kind(path: Path) -> Kind:
@@ -78,12 +95,14 @@ def _opened(path: Path) -> IO[str]:
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
 
 
-def _read(path: Path, table: JudgedTable) -> Iterator[tuple[int, Columns]]:
+def _read(path: Path, table: JudgedTable, kind: Kind = Kind.ITERATION) -> Iterator[tuple[int, Columns]]:
     with _opened(path) as stream:
         reader = csv.reader(stream)
         header = Header.of(next(reader, []), str(path))
-        if header.kind is not Kind.ITERATION:
-            raise InputError("this is a table of layers, not of iterations", where=str(path))
+        if header.kind is not kind:
+            raise InputError(
+                "this is a table of layers, not of iterations", where=str(path), hint="layers can be given to --train"
+            )
         for cells in reader:
             if not any(cell.strip() for cell in cells):
                 continue

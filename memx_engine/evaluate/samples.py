@@ -16,6 +16,7 @@ from memx_engine.predict.iteration_features import (
     skeleton_features,
     slowest_type,
 )
+from memx_engine.predict.layers import LayerCorrections
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,16 @@ def counted_bytes(breakdown: MemoryBreakdown, kind: str) -> float:
     return breakdown.total - breakdown.context if kind == "reserved" else breakdown.total
 
 
-def row_samples(row: JudgedRow, index: int, convention: Convention) -> list[Sample]:
+def row_samples(
+    row: JudgedRow, index: int, convention: Convention, layers: LayerCorrections | None = None
+) -> list[Sample]:
     """The samples of one row; InputError where the cost model refuses its devices or its plan."""
     layout = row.layout
     job = replace(layout.job, attention=convention.attention, sequence_parallel=convention.sequence_parallel)
-    estimator = FirstPrinciples(layout.cluster, layout.model, job)
-    estimate = estimator.estimate(layout.plan)
     skeleton = layout.plan.skeleton
+    known = layers.corrections(layout.cluster, layout.model, job, skeleton.tp, skeleton.micro_batch) if layers else {}
+    estimator = FirstPrinciples(layout.cluster, layout.model, job, known)
+    estimate = estimator.estimate(layout.plan)
     slowest = slowest_type(estimate, layout.plan)
     subjects = list(row.memory_bytes) or [slowest]
     if row.time_s is not None and slowest not in subjects:
@@ -96,13 +100,15 @@ def row_samples(row: JudgedRow, index: int, convention: Convention) -> list[Samp
     return out
 
 
-def all_samples(rows: Sequence[JudgedRow], convention: Convention) -> tuple[list[Sample], list[tuple[str, str]]]:
-    """The samples of all rows, and the rows that the cost model refuses with its reason."""
+def all_samples(
+    rows: Sequence[JudgedRow], convention: Convention, layers: LayerCorrections | None = None
+) -> tuple[list[Sample], list[tuple[str, str]]]:
+    """The samples of all rows, stages corrected by ``layers``, and the rows that the cost model refuses."""
     made: list[Sample] = []
     refused: list[tuple[str, str]] = []
     for index, row in enumerate(rows):
         try:
-            made += row_samples(row, index, convention)
+            made += row_samples(row, index, convention, layers)
         except InputError as error:
             refused.append((row.label, error.message))
     return made, refused
