@@ -26,16 +26,25 @@ class LockedError(MemxError):
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a lock. ``process_started_at`` tells a living process from another that got its number."""
+    """Who holds a lock.
+
+    Attributes:
+        process_started_at: Tells a living process from another that got its number: seconds since ``boot``, or since
+            the epoch where that is empty.
+        boot: Which start of the machine it was, where that can be known; the wall clock may be set at any time.
+    """
 
     host: str
     pid: int
     taken_at: float
     process_started_at: float
+    boot: str = ""
 
     @classmethod
     def myself(cls) -> Holder:
-        return cls(socket.gethostname(), os.getpid(), time.time(), psutil.Process().create_time())
+        boot = _boot()
+        started = _started_at(os.getpid(), since_boot=bool(boot))
+        return cls(socket.gethostname(), os.getpid(), time.time(), started or 0.0, boot)
 
     @property
     def words(self) -> str:
@@ -46,12 +55,40 @@ class Holder:
         """Whether the holder is certainly gone; None where it runs on another host and nobody here can know."""
         if self.host != socket.gethostname():
             return None
-        try:
-            return abs(psutil.Process(self.pid).create_time() - self.process_started_at) > 2.0
-        except psutil.NoSuchProcess:
+        if self.pid < 1 or (self.boot and self.boot != _boot()):
             return True
-        except psutil.AccessDenied:
-            return False
+        try:
+            os.kill(self.pid, 0)
+        except (ProcessLookupError, OverflowError):
+            return True
+        except PermissionError:
+            pass  # it lives and belongs to somebody else
+        started = _started_at(self.pid, since_boot=bool(self.boot))
+        return started is not None and abs(started - self.process_started_at) > 2.0
+
+
+def _boot() -> str:
+    """The identity of this start of the machine; empty where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def _started_at(pid: int, *, since_boot: bool) -> float | None:
+    """When process ``pid`` started; None where that cannot be known.
+
+    Not psutil's time where Linux has its own: psutil adds the start of the machine by the wall clock, which moves
+    with it, and a process would seem to be another after the clock was set.
+    """
+    try:
+        if since_boot:
+            # proc(5): the 22nd field is the start in clock ticks after boot; the second may hold spaces and brackets.
+            stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+            return int(stat.rpartition(")")[2].split()[19]) / os.sysconf("SC_CLK_TCK")
+        return psutil.Process(pid).create_time()
+    except (OSError, ValueError, IndexError, psutil.Error):
+        return None
 
 
 def read_holder(path: Path) -> Holder | None:
@@ -63,6 +100,7 @@ def read_holder(path: Path) -> Holder | None:
             int(document["pid"]),
             float(document["taken_at"]),
             float(document["process_started_at"]),
+            str(document.get("boot", "")),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

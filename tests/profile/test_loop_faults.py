@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -230,6 +231,26 @@ def test_a_listener_that_fails_ends_the_run() -> None:
     with pytest.raises(BrokenPipeError):
         run_profile(ONE, MODEL, JOB, runner, store, on_event=deaf)
     assert runner.closed == 1 and 2 <= len(list(store.measurements())) < 200
+
+
+def test_a_wall_clock_that_jumps_changes_no_wait_and_no_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost_once(point: Point, attempt: int) -> Measurement:
+        if attempt == 0 and point.layers == 2:
+            raise LaneLostError("connection lost")
+        time.sleep(0.01)
+        return ok(point)
+
+    jumps = iter(itertools.cycle((-1e6, 1e6, 0.0)))
+    now, start = time.time, time.monotonic()
+    monkeypatch.setattr(time, "time", lambda: now() + next(jumps))
+    events: list[ProfileEvent] = []
+    result = run_profile(ONE, MODEL, JOB, FakeRunner(lost_once), MemoryStore(), options=SMALL, on_event=events.append)
+    took = time.monotonic() - start
+    assert 0 < result.seconds <= took
+    estimates = [e.progress.eta_s for e in events if e.progress.eta_s is not None]
+    assert estimates and all(0 <= eta < 60 for eta in estimates)
+    elapsed = [e.progress.elapsed_s for e in events]
+    assert elapsed == sorted(elapsed)
 
 
 def test_a_lane_that_is_cancelled_while_it_waits_for_its_job_submits_nothing_more() -> None:

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from memx_engine import workspace as workspace_module
@@ -145,6 +146,32 @@ def test_a_lock_of_another_host_is_respected_and_named(tmp_path: Path) -> None:
 def test_a_reused_process_number_does_not_hold_the_lock(tmp_path: Path) -> None:
     holder = {"host": socket.gethostname(), "pid": os.getpid(), "taken_at": 0.0, "process_started_at": 1.0}
     (tmp_path / LOCK_NAME).write_text(json.dumps(holder))
+    with Workspace(tmp_path) as w:
+        assert "is gone" in w.notices[0]
+
+
+@pytest.mark.parametrize("jump_s", [-86400.0, 3600.0])
+def test_a_lock_is_held_and_taken_over_whatever_the_wall_clock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    with Workspace(tmp_path):
+        now, started = time.time, psutil.Process.create_time
+        monkeypatch.setattr(time, "time", lambda: now() + jump_s)
+        # Linux derives the start of the machine from the wall clock, and psutil a process's start from that.
+        monkeypatch.setattr(psutil.Process, "create_time", lambda process: started(process) + jump_s)
+        with pytest.raises(LockedError, match=f"process {os.getpid()}"):
+            Workspace(tmp_path)
+        lock = json.loads((tmp_path / LOCK_NAME).read_text())
+    (tmp_path / LOCK_NAME).write_text(json.dumps({**lock, "pid": 2**22 + 7}))
+    with Workspace(tmp_path) as w:
+        assert "is gone" in w.notices[0]
+
+
+@pytest.mark.skipif(not Path("/proc/sys/kernel/random/boot_id").exists(), reason="needs Linux")
+def test_a_lock_from_before_the_machine_was_restarted_is_taken_over(tmp_path: Path) -> None:
+    with Workspace(tmp_path):
+        lock = json.loads((tmp_path / LOCK_NAME).read_text())
+    (tmp_path / LOCK_NAME).write_text(json.dumps({**lock, "boot": "an earlier one"}))
     with Workspace(tmp_path) as w:
         assert "is gone" in w.notices[0]
 
