@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from memx_engine.export.plan_file import plan_file as plan_file
     from memx_engine.export.plan_file import plan_text as plan_text
     from memx_engine.export.plan_file import save_plan as save_plan
+    from memx_engine.export.what_if import moves_by_node as moves_by_node
+    from memx_engine.export.what_if import replan_document as replan_document
     from memx_engine.export.what_if import sensitivity_document as sensitivity_document
     from memx_engine.inputs.catalogue import LinkDefault as LinkDefault
     from memx_engine.inputs.catalogue import load_catalogue as load_catalogue
@@ -128,6 +130,10 @@ if TYPE_CHECKING:
     from memx_engine.search.objective import References as References
     from memx_engine.search.objective import Weights as Weights
     from memx_engine.search.objective import parse_weights as parse_weights
+    from memx_engine.search.replan import Before as Before
+    from memx_engine.search.replan import Replan as Replan
+    from memx_engine.search.replan import replan as replan
+    from memx_engine.search.replan import without_nodes as without_nodes
     from memx_engine.search.result import Certificate as Certificate
     from memx_engine.search.result import PlanTable as PlanTable
     from memx_engine.search.result import PruneCounts as PruneCounts
@@ -163,7 +169,7 @@ _HOMES = {
     "export.comparison": ("compare_document", "comparison_notes"),
     "export.documents": ("explain_document", "search_document"),
     "export.plan_file": ("PlanFile", "load_plan", "plan_file", "plan_text", "save_plan"),
-    "export.what_if": ("sensitivity_document",),
+    "export.what_if": ("moves_by_node", "replan_document", "sensitivity_document"),
     "inputs.catalogue": ("LinkDefault", "load_catalogue", "load_links"),
     "inputs.cluster": ("Cluster", "GpuGroup", "GpuType", "Link", "LinkClass", "Node"),
     "inputs.cluster_file": (
@@ -221,6 +227,7 @@ _HOMES = {
     "search.limits": ("OperatorLimits",),
     "search.objective": ("Objective", "References", "Weights", "parse_weights"),
     "search.result": ("Certificate", "PlanTable", "PruneCounts", "RankedPlan", "SearchProgress", "SearchResult"),
+    "search.replan": ("Before", "Replan", "replan", "without_nodes"),
     "search.sensitivity": ("Gain", "Sensitivity", "find_sensitivity"),
     "search.run": ("SearchOptions",),
     "units": ("gib",),

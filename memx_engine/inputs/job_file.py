@@ -46,6 +46,7 @@ def resolve_job(
     model: TransformerSpec,
     *,
     file: str | None = None,
+    base: Job | None = None,
     global_batch: int | None = None,
     seq_len: int | None = None,
     precision: str | None = None,
@@ -64,6 +65,7 @@ def resolve_job(
 
     Args:
         file: A job file (``-``: standard input), or None.
+        base: An earlier job, whose values count where neither ``file`` nor a flag gives one.
         micro_batch_sizes: And the other lists: values to consider; None leaves the dimension free.
 
     Raises:
@@ -93,6 +95,10 @@ def resolve_job(
     for key, value in given.items():
         if value is not None:
             fields[key] = _flag_node(key, value)
+    if base is not None:
+        earlier = job_to_document(base)
+        earlier["assumed"] = [line for line in base.assumed if _assumed_key(line) not in fields]
+        fields = {key: node_from_value(value, f"job.{key}") for key, value in earlier.items()} | fields
     return _resolve(cluster, model, Node(Problems("job"), "", 0, fields=fields))
 
 
@@ -140,6 +146,15 @@ def _check_document(root: Node) -> None:
         root.fail("schema is missing", f"begin the file with the line: schema: {SCHEMA}", "schema")
     elif schema.scalar != SCHEMA:
         schema.fail(f"schema {schema.scalar!r} is not a job of this version", f"expected {SCHEMA}")
+
+
+def _assumed_key(sentence: str) -> str:
+    """The key that an assumption of :func:`_resolve` is about."""
+    for key, start in (("global_batch", "global batch "), ("seq_len", "sequence length ")):
+        if sentence.startswith(start):
+            return key
+    words = sentence.split()
+    return words[-1] if words[-1] in _CHOICES else words[0]
 
 
 def _flag_node(key: str, value: Value) -> Node:

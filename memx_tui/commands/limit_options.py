@@ -10,6 +10,17 @@ import click
 if TYPE_CHECKING:
     from memx_engine import OperatorLimits
 
+LIMITS = {
+    "pin_layers",
+    "pin_recompute",
+    "forbid",
+    "keep_free",
+    "max_layer_difference",
+    "type_order",
+    "all_orders",
+}
+"""Names of the options' parameters."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,7 +15,7 @@ from memx_engine import InputError, OutputError
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from memx_engine import Cluster, Job, TransformerSpec
+    from memx_engine import Cluster, Job, PlanFile, TransformerSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -230,21 +231,31 @@ def require(name: str, value: str | None) -> str:
 
 
 def load_inputs(
-    cluster: str | None, model: str | None, job_file: str | None, **overrides: Any
+    cluster: str | None,
+    model: str | None,
+    job_file: str | None,
+    *,
+    base: PlanFile | None = None,
+    without: Sequence[str] = (),
+    **overrides: Any,
 ) -> tuple[Cluster, TransformerSpec, Job]:
     """Read what the operator described.
 
     Args:
         cluster: ``--cluster``. model: ``--model``. job_file: ``--job``.
+        base: A plan file whose inputs count where none is given. without: Names of nodes to leave out.
         overrides: The job flags, by the names of ``resolve_job``; None where not given.
 
     Raises:
         InputError: Any of them is missing or cannot be used.
     """
-    from memx_engine import load_cluster, load_model, resolve_job
+    from memx_engine import load_cluster, load_model, resolve_job, without_nodes
 
     refuse_two_stdins(cluster=cluster, model=model, job=job_file)
-    cluster_value = load_cluster(require("cluster", cluster))
-    model_value = load_model(require("model", model))
-    job = resolve_job(cluster_value, model_value, file=job_file, **overrides)
+    cluster_value = base.cluster if base and not cluster else load_cluster(require("cluster", cluster))
+    cluster_value = without_nodes(cluster_value, without)
+    model_value = base.model if base and not model else load_model(require("model", model))
+    # The sizes that narrowed the earlier search were for its cluster: what trains is kept, not how it was divided.
+    earlier = base and replace(base.job, micro_batch_sizes=None, tp_sizes=None, pp_sizes=None, dp_sizes=None)
+    job = resolve_job(cluster_value, model_value, file=job_file, base=earlier, **overrides)
     return cluster_value, model_value, job

@@ -21,7 +21,7 @@ from memx_tui.commands.options import (
     start_work,
 )
 from memx_tui.commands.stored import stored_estimator
-from memx_tui.commands.what_if import run_sensitivity
+from memx_tui.commands.what_if import as_earlier, read_earlier, replanned, run_sensitivity
 from memx_tui.output import emit, emit_json, say
 
 if TYPE_CHECKING:
@@ -59,7 +59,22 @@ if TYPE_CHECKING:
     metavar="S",
     help="Stop after S seconds with the best found.",
 )
-@click.option("--pick", type=click.IntRange(1), default=1, metavar="N", help="Describe and save the plan of rank N.")
+@click.option("--pick", type=click.IntRange(1), metavar="N", help="Describe and save the plan of rank N (default 1).")
+@click.option("--without", multiple=True, metavar="NODE", help="Plan without this node; can be repeated.")
+@click.option(
+    "--from",
+    "from_plan",
+    metavar="PLAN.yaml",
+    help="Plan again from this plan: keep what can stay, tell what moves.",
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0),
+    default=2.0,
+    show_default=True,
+    metavar="PCT",
+    help="With --from: how far above the best a plan may be that moves less.",
+)
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Save the plan as YAML.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option(
@@ -78,7 +93,10 @@ def command(
     variance_kind: str,
     top: int,
     time_limit: float | None,
-    pick: int,
+    pick: int | None,
+    without: tuple[str, ...],
+    from_plan: str | None,
+    tolerance: float,
     output: Path | None,
     force: bool,
     sensitivity: bool,
@@ -98,16 +116,20 @@ def command(
     \b
     memx-tui plan --cluster paper-20gpu --model llama2-7b -o plan.yaml
     memx-tui plan --cluster my.yaml --model ./config.json --weights 0.6,0.2,0.2 --json
+    memx-tui plan --from plan.yaml --without node-3 -o next.yaml
     """
     from memx_engine import SearchOptions, parse_weights
 
     refuse_unwritable(output, force)
     chosen_weights, limits = parse_weights(weights), parse_flags(flags)
     start_work(workspace, log_level, only_reads=True)
+    earlier = None if from_plan is None else read_earlier(from_plan, cluster, model, job_file)
     loaded = load_inputs(
         cluster,
         model,
         job_file,
+        base=earlier,
+        without=without,
         **{
             name: flags[name]
             for name in ("global_batch", "seq_len", "precision", "optimizer", "attention", "framework")
@@ -119,24 +141,35 @@ def command(
     )
     options = SearchOptions(
         weights=chosen_weights,
-        top=max(top, pick),
+        top=max(top, pick or 1),
         time_limit_s=time_limit,
         seed=seed,
         threads=threads,
         variance_kind=variance_kind,
         limits=limits,
     )
+    if earlier is not None:
+        options = as_earlier(options, earlier, loaded[0], given())
     result = run_search(loaded, options, stored_estimator(*loaded, workspace))
-    if pick > result.feasible:
+    if pick is not None and pick > result.feasible:
         raise InputError(f"only {result.feasible} plans were found", where=f"--pick {pick}")
-    chosen = result.detail(pick - 1)
+    chosen = result.detail((pick or 1) - 1)
+    moving = None
+    if earlier is not None:
+        moving = replanned(result, earlier, tolerance / 100.0, None if pick is None else chosen)
+        chosen = moving.chosen
     if output is not None:
         save(result, chosen, output, force)
     bought = run_sensitivity(result, options) if sensitivity else None
     if as_json:
-        from memx_engine import search_document, sensitivity_document
+        from memx_engine import replan_document, search_document, sensitivity_document
 
-        emit_json(search_document(result, top) | ({"sensitivity": sensitivity_document(bought)} if bought else {}))
+        document = search_document(result, top)
+        if moving is not None:
+            document["replan"] = replan_document(moving, result.cluster)
+        if bought is not None:
+            document["sensitivity"] = sensitivity_document(bought)
+        emit_json(document)
         return
     from memx_tui.text.search_view import search_text
     from memx_tui.text.style import Style
@@ -144,11 +177,23 @@ def command(
     style = Style.of(sys.stdout)
     shown = [result.detail(row) for row in range(min(top, result.feasible))]
     extra: list[str] = []
+    if moving is not None:
+        from memx_tui.text.replan_view import replan_text
+
+        extra += [*replan_text(moving, result.cluster, style), *([""] if bought is not None else [])]
     if bought is not None:
         from memx_tui.text.sensitivity_view import sensitivity_text
 
         extra += sensitivity_text(bought, style)
     emit(search_text(result, shown, chosen, style, saved=output, extra=extra))
+
+
+def given() -> set[str]:
+    """The options that the command line gave, by their parameters' names."""
+    context = click.get_current_context()
+    return {
+        name for name in context.params if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    }
 
 
 def run_search(

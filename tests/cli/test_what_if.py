@@ -34,3 +34,68 @@ def test_sensitivity_as_table_and_json(tmp_path: Path, capsys: pytest.CaptureFix
     assert cli.run(["plan", *SMALL, *inputs, "--sensitivity"]) == 0
     text = capsys.readouterr().out
     assert "What a little more would buy" in text and "one more node like n0" in text
+
+
+def test_planning_again_without_a_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    groups = ["a100-sxm-80g, count: 2"] * 3
+    inputs = ["--cluster", cluster(tmp_path, *groups), "--model", "llama3.2-1b"]
+    file, after = tmp_path / "plan.yaml", tmp_path / "next.yaml"
+    first = planned(capsys, *inputs, "--pp", "3", "--tp", "2", "-o", str(file))
+    assert cli.run(["plan", "--json", "--from", str(file), "--without", "n1", "--pp", "2", "-o", str(after)]) == 0
+    captured = capsys.readouterr()
+    second = json.loads(captured.out)
+    moved = second["replan"]
+    assert moved["gone"] == ["n1"] and not moved["unchanged"]
+    assert second["job"]["global_batch"] == 8 and second["job"]["seq_len"] == 512
+    assert second["weights"] == first["weights"]
+    assert second["cluster"]["gpus"] == 4
+    chosen = moved["chosen"]
+    for key in ("weights_bytes", "optimizer_bytes", "kept_bytes"):
+        assert sum(n[key] for n in chosen["nodes"]) == pytest.approx(sum(r[key] for r in chosen["ranks"]))
+    assert chosen["received_bytes"] <= moved["best"]["received_bytes"]
+    assert chosen["received_bytes"] == pytest.approx(
+        sum(n["weights_bytes"] + n["optimizer_bytes"] for n in chosen["nodes"])
+    )
+    assert 0 < chosen["moved_layers"] <= 16 and chosen["lost_optimizer_bytes"] > 0
+    # The saved file is the chosen plan, on the cluster without the node.
+    text = after.read_text()
+    assert "planned without n1" in text and "name: n1\n" not in text
+    assert cli.run(["plan", "--from", str(after), "--pp", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "The plan in hand stays as it is" in out and "Nothing moves" in out
+    assert cli.run(["plan", "--from", str(file), "--without", "n1", "--pick", "2"]) == 0
+    assert "Moving from the plan in hand" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "words"),
+    [
+        (["--without", "n7"], 2, "no node 'n7'"),
+        (["--without", "n0", "--without", "n1"], 2, "no node is left"),
+        (["--model", "llama3-8b"], 2, "nothing of it can stay"),
+        (["--precision", "fp16"], 2, "trains in bf16"),
+        (["--from", "nowhere.yaml"], 2, "nowhere.yaml"),
+    ],
+)
+def test_what_cannot_be_planned_again(
+    flags: list[str], code: int, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = ["--cluster", cluster(tmp_path, "a100-sxm-80g, count: 2", "a100-sxm-80g, count: 2")]
+    file = tmp_path / "plan.yaml"
+    planned(capsys, *inputs, "--model", "llama3.2-1b", "-o", str(file))
+    assert cli.run(["plan", "--from", str(file), *flags]) == code
+    captured = capsys.readouterr()
+    assert words in captured.err and "Traceback" not in captured.err and captured.out == ""
+
+
+def test_limits_of_the_file_hold_until_a_flag_says_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = ["--cluster", cluster(tmp_path, "a100-sxm-80g, count: 2", "h100-sxm-80g, count: 2")]
+    file = tmp_path / "plan.yaml"
+    limits = ["--pin-recompute", "h100-sxm-80g:full,a100-sxm-80g:none"]
+    planned(capsys, *inputs, "--model", "llama3.2-1b", *limits, "-o", str(file))
+    again = planned(capsys, "--from", str(file), "--without", "n1")
+    assert again["search"]["space"]["pin_recompute"] == ["a100-sxm-80g:none"]
+    other = planned(capsys, "--from", str(file), "--max-layer-difference", "1")
+    assert "pin_recompute" not in other["search"]["space"]

@@ -1,0 +1,58 @@
+"""What moving from the plan in hand takes."""
+
+from __future__ import annotations
+
+from memx_engine import Cluster, Replan, moves_by_node
+from memx_tui.text import numbers
+from memx_tui.text.grid import Column, table
+from memx_tui.text.style import Style
+
+
+def replan_text(replan: Replan, cluster: Cluster, style: Style) -> list[str]:
+    """A section: what was chosen, and what every node must receive."""
+    lines = [style.section("Moving from the plan in hand")]
+    for sentence in _words(replan):
+        lines += style.wrap(sentence, " ")
+    nodes = moves_by_node(replan.migration, cluster)
+    figures = list(nodes.values())
+    columns = [
+        Column("node", list(nodes), shrink=12),
+        Column("GPUs", [str(f[0]) for f in figures], right=True),
+        Column("new layers", [str(f[1]) for f in figures], right=True),
+        Column("weights GiB", [numbers.size(f[2]) for f in figures], right=True),
+        Column("optimizer GiB", [numbers.size(f[3]) for f in figures], right=True),
+        Column("keeps GiB", [numbers.size(f[4]) for f in figures], right=True),
+    ]
+    lines += table(columns, style)
+    note = "new layers: most that one GPU of the node receives; weights and optimizer: what the node receives in all"
+    return [*lines, *style.wrap(note, " ")]
+
+
+def _words(replan: Replan) -> list[str]:
+    chosen, best = replan.migration, replan.best_migration
+    words = []
+    if replan.gone or replan.added:
+        changed = [f"gone: {', '.join(replan.gone)}"] if replan.gone else []
+        changed += [f"new: {', '.join(replan.added)}"] if replan.added else []
+        words.append("; ".join(changed))
+    above = replan.chosen.phi / replan.best.phi - 1.0
+    price = f"whose Φ is {above:.1%} lower" if above >= 5e-4 else "as good"
+    if replan.unchanged:
+        words.append(f"The plan in hand stays as it is: its Φ is {above:.1%} above the best. Nothing moves.")
+    elif replan.chosen.plan == replan.best.plan:
+        words.append(f"The best plan is also the one that moves least within {replan.tolerance:.1%} of it.")
+    else:
+        words.append(
+            f"This plan moves {numbers.size(chosen.received_bytes)} GiB; the best plan, {price}, "
+            f"would move {numbers.size(best.received_bytes)} GiB."
+        )
+    words.append(
+        f"{chosen.moved_layers} layers move; {numbers.size(chosen.received_bytes)} GiB are received, "
+        f"{numbers.size(chosen.kept_bytes)} GiB stay where they are."
+    )
+    if chosen.lost_weights_bytes + chosen.lost_optimizer_bytes > 0:
+        words.append(
+            f"Only a checkpoint has {numbers.size(chosen.lost_weights_bytes)} GiB of the weights and "
+            f"{numbers.size(chosen.lost_optimizer_bytes)} GiB of the optimizer states: no GPU that stays holds them."
+        )
+    return words
