@@ -48,7 +48,7 @@ class BranchAndBound:
     Args:
         masks: Regions of the choices to search one after another (boolean, shape of the choices); None for all.
         cutoff: A log Phi known from elsewhere; parts whose bound reaches it are closed.
-        most_peak: Only plans whose peak does not exceed this. most_nodes: Stop after so many.
+        most_peak: Only plans whose peak does not exceed this. most_nodes: Stop after so many, once a plan is found.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class BranchAndBound:
             bound, _, node = self._heap[0]
             if bound >= self._target():
                 break
-            if self.nodes > 0 and (
-                self.nodes == self.most_nodes or (self.should_stop is not None and self.should_stop())
-            ):
+            # Of several regions the first may hold no plan: a limit of nodes waits for one that does.
+            spent = self.most_nodes is not None and self.nodes >= self.most_nodes and self.best is not None
+            if self.nodes > 0 and (spent or (self.should_stop is not None and self.should_stop())):
                 exhausted = False
                 break
             heapq.heappop(self._heap)

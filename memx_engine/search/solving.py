@@ -97,7 +97,10 @@ class Solver:
                 best = self._assign(skeleton, objective, known.phi_limit, bound, nodes)
                 solved += level == 0
             if best is None:
-                if not self._may_end():
+                if self._may_end():
+                    # Stopped before it was known whether anything fits there.
+                    self.unsolved_phi = min(self.unsolved_phi, bound)
+                else:
                     control.counts = replace(control.counts, memory=control.counts.memory + 1)
                     control.feasible -= 1
                 done += 1

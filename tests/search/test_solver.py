@@ -230,3 +230,15 @@ def test_equals_brute_force_where_plans_are_many(seed: int) -> None:
         assert solution is not None and solution.optimal
         assert solution.phi == pytest.approx(best, rel=1e-9)
         assert best * (1 - 2e-9) <= solution.lower_bound_phi <= best * (1 + 1e-12)
+
+
+def test_a_limit_of_nodes_waits_for_a_plan() -> None:
+    # One region per recompute option, of which only the last fits: giving up before it would call this infeasible.
+    table = random_table(np.random.default_rng(4), 3, 6, options=3, tightness=0.0)
+    memory = table.memory_bytes.copy()
+    memory[:, :, :2] = np.where(np.isfinite(memory[:, :, :2]), 1e13, np.inf)
+    memory[:, 1, :2] = 1e9  # every stage could take one layer, and no split of six layers is made of these
+    table = replace(table, memory_bytes=memory, capacity_bytes=np.full(3, 1e12))
+    solution = solve(table, make_objective(table, (0.4, 0.2, 0.4)), limits=Limits(same_recompute=True), most_nodes=1)
+    assert solution is not None
+    assert set(solution.options) == {2}
