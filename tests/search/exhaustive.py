@@ -404,6 +404,14 @@ def measure(everything: Everything, plan: Plan) -> tuple[float, float, float, bo
     return float(plans.time_s[k]), float(plans.peak[k]), float(plans.variance[k]), bool(plans.fits[k])
 
 
+def dominated(points: np.ndarray, by: np.ndarray, kind: str = "bytes") -> np.ndarray:
+    """(n,) whether some row of ``by`` is no worse in all three and, beyond rounding, better in one."""
+    scale = np.maximum(np.abs(points).max(axis=0), 1e-300)
+    scale[2] = scale[1] ** 2 if kind == "bytes" else 1.0
+    a, b = points[:, None] / scale, by[None] / scale
+    return ((b <= a + 1e-12).all(axis=2) & (b < a - 1e-9).any(axis=2)).any(axis=1)
+
+
 def close(a: float, b: float, rel: float = 1e-9) -> bool:
     return (math.isinf(a) and a == b) or abs(a - b) <= rel * max(abs(a), abs(b))
 
