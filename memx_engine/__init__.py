@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from memx_engine.plan import StagePlacement as StagePlacement
     from memx_engine.plan import Verdict as Verdict
     from memx_engine.predict.calibrated import Calibrated as Calibrated
+    from memx_engine.predict.trained import PREDICTORS as PREDICTORS
     from memx_engine.profile.described import OfCluster as OfCluster
     from memx_engine.profile.design import DesignSummary as DesignSummary
     from memx_engine.profile.design import ProfileDesign as ProfileDesign
@@ -203,6 +204,7 @@ _HOMES = {
         "Verdict",
     ),
     "predict.calibrated": ("Calibrated",),
+    "predict.trained": ("PREDICTORS",),
     "profile.design": ("DesignSummary", "ProfileDesign", "design_document", "design_profile"),
     "profile.described": ("OfCluster",),
     "profile.impact": ("Impact",),

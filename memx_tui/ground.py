@@ -46,17 +46,17 @@ def stored_estimator(
 ) -> FirstPrinciples | Calibrated | None:
     """What the measurements in ``folder`` give; None without a workspace there.
 
-    The workspace is only read: another session may be writing to it.
+    The measurements are only read: another session may be writing to them. What is learned is kept beside them.
 
     Raises:
         StorageError: The workspace cannot be read.
     """
-    from memx_engine import Calibrated, Workspace
+    from memx_engine import PREDICTORS, Calibrated, Workspace
 
     if not Workspace.exists(folder):
         return None
     with Workspace(folder, read_only=True) as store:
-        return Calibrated.of_store(cluster, model, job, store)
+        return Calibrated.of_store(cluster, model, job, store, keep=folder / PREDICTORS)
 
 
 def find_ground(cluster: Cluster, model: TransformerSpec, job: Job, folder: Path) -> Ground:
@@ -70,7 +70,7 @@ def find_ground(cluster: Cluster, model: TransformerSpec, job: Job, folder: Path
     if not Workspace.exists(folder):
         return Ground()
     with Workspace(folder, read_only=True) as store:
-        estimator = Calibrated.of_store(cluster, model, job, store)
+        estimator = Calibrated.of_store(cluster, model, job, store, learn=False)
         own = {t.name for t in cluster.gpu_types}
         counts: dict[str, int] = {}
         seen: set[str] = set()

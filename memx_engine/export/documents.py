@@ -131,6 +131,7 @@ def prediction_document(estimate: Estimate, *, gpus: bool = True) -> Document:
     document: Document = {
         "iteration_time_s": estimate.iteration_time_s,
         "iteration_time_interval_s": estimate.interval_s,
+        "extrapolated": list(estimate.extrapolated),
         "tokens_per_s": estimate.tokens_per_s,
         "time_breakdown_s": estimate.time_breakdown_s,
         "peak_memory_bytes": estimate.peak_bytes,

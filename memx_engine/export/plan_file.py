@@ -221,6 +221,7 @@ def _estimate_document(estimate: Estimate, provenance: Provenance, fingerprint: 
         "predictor_fingerprint": fingerprint,
         "iteration_time_s": _finite(estimate.iteration_time_s, "iteration_time_s"),
         "iteration_time_interval_s": None if interval is None else _all_finite(interval, "interval_s"),
+        "extrapolated": list(estimate.extrapolated),
         "additive_time_s": _finite(estimate.additive_time_s, "additive_time_s"),
         "lower_bound_s": _finite(estimate.lower_bound_s, "lower_bound_s"),
         "tokens_per_s": _finite(estimate.tokens_per_s, "tokens_per_s"),

@@ -70,6 +70,7 @@ _PREDICTED_KEYS: Final = (
     "predictor_fingerprint",
     "iteration_time_s",
     "iteration_time_interval_s",
+    "extrapolated",
     "additive_time_s",
     "lower_bound_s",
     "tokens_per_s",
@@ -267,6 +268,7 @@ def read_estimate(node: Node, cluster: Cluster, plan: Plan) -> Estimate:
         peak_bytes=peak,
         memory_variance_bytes2=node.number("memory_variance_mib2", low=0.0, high=_BIG) * VARIANCE_UNIT,
         interval_s=None if interval is None else (interval[0], interval[1]),
+        extrapolated=node.texts("extrapolated") if node.child("extrapolated") is not None else (),
         provenance=Provenance(node.choice("provenance", [str(p) for p in Provenance])),
     )
 

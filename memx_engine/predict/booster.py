@@ -86,6 +86,7 @@ class Booster:
 
     def __init__(self, model: Any, names: tuple[str, ...], centre: Array, known: NDArray[np.bool_]) -> None:
         self._model, self.names, self.centre, self.known = model, names, centre, known
+        self._raw = b""
 
     @classmethod
     def fit(cls, features: Array, targets: Array, names: Sequence[str], settings: BoosterSettings) -> Booster:
@@ -127,7 +128,9 @@ class Booster:
 
     def to_bytes(self) -> bytes:
         """xgboost's own UBJSON, which holds numbers and trees and runs nothing when read."""
-        return bytes(self._model.save_raw(raw_format="ubj"))
+        # Trees that were read are written as they were: xgboost adds what training left out.
+        self._raw = self._raw or bytes(self._model.save_raw(raw_format="ubj"))
+        return self._raw
 
     @classmethod
     def from_bytes(cls, raw: bytes, names: Sequence[str], centre: Sequence[float], known: Sequence[bool]) -> Booster:
@@ -140,7 +143,9 @@ class Booster:
             raise InputError(f"the trees cannot be read: {str(error).splitlines()[0][:120]}") from error
         if model.num_features() != len(names):
             raise InputError(f"the trees read {model.num_features()} features, {len(names)} are named")
-        return cls(model, tuple(names), np.array(centre, dtype=np.float64), np.array(known, dtype=bool))
+        made = cls(model, tuple(names), np.array(centre, dtype=np.float64), np.array(known, dtype=bool))
+        made._raw = raw
+        return made
 
 
 def check_rows(features: Array, targets: Array, names: Sequence[str]) -> None:

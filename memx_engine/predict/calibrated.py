@@ -5,31 +5,39 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from memx_engine.cost.first_principles import ExchangeRate, FirstPrinciples
 from memx_engine.cost.table import StageTable
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
-from memx_engine.measurement import Measurement
+from memx_engine.measurement import Measurement, Outcome
 from memx_engine.plan import Estimate, Plan, Provenance, Recompute, Skeleton
 from memx_engine.predict.calibration import Calibration, calibrate
 from memx_engine.predict.compositions import Composition, Runs, find_runs, fit_compositions, layer_measurements
 from memx_engine.predict.factors import PRIOR_POINTS
+from memx_engine.predict.predicted import Predicted
+from memx_engine.predict.soundness import sound
+from memx_engine.predict.trained import Trained, trained_stages
 from memx_engine.profile.described import OfCluster
 from memx_engine.profile.importers.columns import Kind
 from memx_engine.profile.store import Store
+
+LEAST_TO_LEARN = 20
+"""Distinct measured points of a GPU type from which on the predictor learns from it; of fewer only a factor."""
 
 _WEAKEST_FIRST = (Provenance.UNCALIBRATED, Provenance.SIMULATED, Provenance.MEASURED)
 
 
 class Calibrated:
-    """First principles with shrunk factors from measurements.
+    """First principles corrected by measurements.
 
-    Stages: one factor per GPU type for time, activations, fragmentation and context. They scale the terms of a stage's
-    cost, so tables and estimates agree as those of first principles do. Iterations: one factor per GPU type from
+    Stages: of GPU types with enough points, the learned predictor (:class:`~.predicted.Predicted`); of others one
+    shrunk factor each for time, activations, fragmentation and context. All scale the terms of a stage's cost, so
+    tables and estimates agree as those of first principles do. Iterations: one factor per GPU type from
     imported runs; a skeleton takes the geometric mean over its GPUs, whatever split and recompute, so that inside a
     skeleton it is a constant and the exact solver stays exact. Without usable data all of it is first principles,
     ``uncalibrated``, with the same fingerprint.
@@ -43,12 +51,14 @@ class Calibrated:
         calibration: Calibration,
         compositions: Mapping[str, Composition] | None = None,
         left_out: tuple[str, ...] = (),
+        trained: Trained | None = None,
     ) -> None:
         self.cluster, self.model, self.job = cluster, model, job
         self.calibration, self.compositions = calibration, dict(compositions or {})
         self._runs_left_out = left_out
         self._left_out = (*calibration.left_out, *left_out)
-        self._base = FirstPrinciples(cluster, model, job, calibration.corrections)
+        self.trained = trained or Trained(None)
+        self._base = _stages_of(calibration, self.trained)(cluster, model, job)
         self._fingerprint = self._base.fingerprint
         if self.calibrated:
             known = {
@@ -67,28 +77,58 @@ class Calibrated:
         job: Job,
         measurements: Iterable[Measurement],
         runs: Runs | None = None,
+        *,
+        learn: bool = True,
+        keep: Path | None = None,
     ) -> Calibrated:
         """The estimator that ``measurements`` of stages and ``runs`` of whole iterations give.
 
         Runs are compared with what the corrected stages are composed to, so that no miss is corrected twice.
+
+        Args:
+            learn: Train the predictor where there is enough; without it all types get factors, which is quicker.
+            keep: Folder of trained predictors, where one of the same measurements is found again.
         """
         runs = runs or Runs()
-        calibration = calibrate(cluster, model, job, measurements, really_measured=runs.real_types)
-        compositions = fit_compositions(runs, calibration.corrections)
-        return cls(cluster, model, job, calibration, compositions, runs.left_out)
+        kept, unsound = sound(measurements)
+        calibration = calibrate(cluster, model, job, kept, really_measured=runs.real_types)
+        rich = {name for name, t in calibration.types.items() if t.factors["time"].points >= LEAST_TO_LEARN}
+        enough = [m for m in calibration.used if m.outcome is Outcome.OK and m.point.gpu_type in rich]
+        trained = trained_stages(cluster, model, job, enough, keep) if learn else Trained(None)
+        compositions = fit_compositions(runs, _stages_of(calibration, trained))
+        return cls(cluster, model, job, calibration, compositions, (*unsound, *runs.left_out), trained)
 
     @classmethod
-    def of_store(cls, cluster: Cluster, model: TransformerSpec, job: Job, store: Store) -> Calibrated:
+    def of_store(
+        cls,
+        cluster: Cluster,
+        model: TransformerSpec,
+        job: Job,
+        store: Store,
+        *,
+        learn: bool = True,
+        keep: Path | None = None,
+    ) -> Calibrated:
         """The estimator of all that ``store`` has: the cluster's own points, imported layers and iterations."""
         runs = find_runs(cluster, job, store.imported(Kind.ITERATION.value))
         layers = layer_measurements(cluster, store.imported(Kind.LAYER.value))
         own, left_out = OfCluster(store, cluster).sorted_out()
         runs = replace(runs, left_out=(*runs.left_out, *left_out))
-        return cls.fit(cluster, model, job, [*own, *layers], runs)
+        return cls.fit(cluster, model, job, [*own, *layers], runs, learn=learn, keep=keep)
 
     def derive(self, cluster: Cluster, model: TransformerSpec, job: Job) -> Calibrated:
         """The same factors for other inputs; types are known by their names."""
-        return Calibrated(cluster, model, job, self.calibration, self.compositions, self._runs_left_out)
+        return Calibrated(cluster, model, job, self.calibration, self.compositions, self._runs_left_out, self.trained)
+
+    @property
+    def note(self) -> str:
+        """What happened to the kept predictor, for the operator; empty where there is nothing to say."""
+        return self.trained.note
+
+    @property
+    def importances(self) -> Mapping[str, float]:
+        """Feature → share of the trees' gain, largest first; empty where no trees were grown."""
+        return self._base.importances if isinstance(self._base, Predicted) else {}
 
     @property
     def calibrated(self) -> bool:
@@ -123,16 +163,25 @@ class Calibrated:
         if not self.calibrated:
             return (*self._left_out, *self._base.assumed)
         types = self.calibration.types
-        said = [*map(str, types.values()), *map(str, self.compositions.values())]
-        said.append(f"factors are medians of n log ratios, times n / (n + {PRIOR_POINTS:g})")
+        learned = self._base.learned if isinstance(self._base, Predicted) else ()
+        points = self.trained.stages.points if self.trained.stages else {}
+        few = [t for name, t in types.items() if name not in points]
+        said = [*learned, *map(str, few), *map(str, self.compositions.values())]
+        if few:
+            names = ", ".join(t.gpu_type for t in few)
+            said.append(f"{names}: fewer than {LEAST_TO_LEARN} points with times: one factor each, no interval")
+        if few or self.compositions:
+            said.append(f"factors are medians of n log ratios, times n / (n + {PRIOR_POINTS:g})")
         for name in (t.name for t in self.cluster.gpu_types):
             if name not in types and name not in self.compositions:
                 said.append(f"{name}: nothing is measured: first principles with the catalogue's defaults")
             elif name not in types:
                 said.append(f"{name}: no single stage is measured: memory is first principles with the defaults")
         said += self._left_out
-        if len(types) < len(self.cluster.gpu_types) or any(
-            not c.factors["fragmentation"].points for c in types.values()
+        sized = self.trained.stages.sized if self.trained.stages else frozenset()
+        if any(
+            t.name not in sized and (t.name not in types or not types[t.name].factors["fragmentation"].points)
+            for t in self.cluster.gpu_types
         ):
             said.append(f"where not measured, {self._base.fragmentation_assumed}")
         return (*said, *self._base.modelled)
@@ -182,6 +231,7 @@ class Calibrated:
             stage_backward_s=tuple(s * factor for s in made.stage_backward_s),
             p2p_s=tuple(s * factor for s in made.p2p_s),
             tail_s=tuple(s * factor for s in made.tail_s),
+            interval_s=made.interval_s and (made.interval_s[0] * factor, made.interval_s[1] * factor),
         )
 
     def _composed(self, skeleton: Skeleton) -> float:
@@ -202,3 +252,18 @@ class Calibrated:
     def _words(self, gpu_type: str) -> tuple[Provenance, ...]:
         known = (self.calibration.types.get(gpu_type), self.compositions.get(gpu_type))
         return tuple(found.provenance for found in known if found is not None) or (Provenance.UNCALIBRATED,)
+
+
+def _stages_of(
+    calibration: Calibration, trained: Trained
+) -> Callable[[Cluster, TransformerSpec, Job], FirstPrinciples | Predicted]:
+    """What predicts stages on any inputs: the learned predictor, factors for types that it does not know."""
+    stages = trained.stages
+
+    def estimator(cluster: Cluster, model: TransformerSpec, job: Job) -> FirstPrinciples | Predicted:
+        if stages is None or not set(stages.points) & set(cluster.ranks_by_type):
+            return FirstPrinciples(cluster, model, job, calibration.corrections)
+        others = {name: c for name, c in calibration.corrections.items() if name not in stages.points}
+        return Predicted(cluster, model, job, stages, others)
+
+    return estimator

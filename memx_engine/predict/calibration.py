@@ -62,10 +62,14 @@ class TypeCalibration:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was learned of every GPU type of a cluster; ``left_out`` says in sentences what was not used and why."""
+    """What was learned of every GPU type of a cluster.
+
+    ``left_out`` says in sentences what was not used and why; ``used`` are the measurements that were.
+    """
 
     types: Mapping[str, TypeCalibration] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+    used: tuple[Measurement, ...] = field(default=(), repr=False)
 
     @property
     def corrections(self) -> Mapping[str, Correction]:
@@ -111,15 +115,17 @@ def calibrate(
         )
     estimator = PointEstimator(FirstPrinciples(cluster, model, job))
     types: dict[str, TypeCalibration] = {}
+    used: list[Measurement] = []
     for gpu_type, found in by_type.items():
         chosen, dropped = _choose(found, real=gpu_type in really_measured)
         if dropped:
             names = ", ".join(sorted({m.truth_name for m in dropped}))
             left_out.append(f"{len(dropped)} measurements of {gpu_type} from {names} are left out: there are real ones")
         fitted = _fit(cluster, gpu_type, chosen, estimator)
+        used += chosen
         if fitted is not None:
             types[gpu_type] = _bounded(cluster, model, job, fitted, chosen)
-    return Calibration(types, tuple(left_out))
+    return Calibration(types, tuple(left_out), tuple(used))
 
 
 def _choose(found: Sequence[Measurement], *, real: bool) -> tuple[list[Measurement], list[Measurement]]:

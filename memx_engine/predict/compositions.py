@@ -5,14 +5,14 @@ from __future__ import annotations
 import heapq
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from memx_engine.cost.correction import Correction
-from memx_engine.cost.first_principles import FirstPrinciples
+from memx_engine.cost.table import Estimator
 from memx_engine.errors import InputError
 from memx_engine.inputs.cluster import Cluster, GpuType
 from memx_engine.inputs.job import Job, Precision
+from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Measurement
 from memx_engine.plan import Plan, Provenance
 from memx_engine.predict.factors import Factor, shrunk_factor
@@ -126,15 +126,21 @@ def _wide(precision: Precision) -> bool:
     return precision is Precision.FP32
 
 
-def fit_compositions(runs: Runs, corrections: Mapping[str, Correction]) -> dict[str, Composition]:
-    """Measured over composed time, by GPU type; layouts that repeat count once, by their median."""
+def fit_compositions(
+    runs: Runs, estimator_of: Callable[[Cluster, TransformerSpec, Job], Estimator]
+) -> dict[str, Composition]:
+    """Measured over composed time, by GPU type; layouts that repeat count once, by their median.
+
+    Args:
+        estimator_of: What the stages are predicted by on a run's own cluster, model and job.
+    """
     ratios: dict[str, dict[tuple[Plan, str], list[float]]] = defaultdict(lambda: defaultdict(list))
     sources: dict[str, Counter[str]] = defaultdict(Counter)
     simulated: set[str] = set()
     for run in runs.used:
         layout = run.layout
         try:
-            estimator = FirstPrinciples(layout.cluster, layout.model, layout.job, corrections)
+            estimator = estimator_of(layout.cluster, layout.model, layout.job)
             predicted = estimator.estimate(layout.plan).iteration_time_s
         except InputError:
             # A device that lacks the row's precision or whose peak nobody published.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,23 +52,20 @@ class Predicted:
     estimates agree and the exact solver stays exact. GPU types that nobody measured keep first principles.
     """
 
-    def __init__(self, cluster: Cluster, model: TransformerSpec, job: Job, stages: StageModel) -> None:
-        self.cluster, self.model, self.job, self.stages = cluster, model, job, stages
-        corrections = stages.corrections(cluster)
-        self._base = FirstPrinciples(cluster, model, job, corrections)
+    def __init__(
+        self,
+        cluster: Cluster,
+        model: TransformerSpec,
+        job: Job,
+        stages: StageModel,
+        others: Mapping[str, Correction] = MappingProxyType({}),
+    ) -> None:
+        """``others``: corrections of GPU types that too little is known of to learn from."""
+        self.cluster, self.model, self.job, self.stages, self.others = cluster, model, job, stages, others
+        self._base = FirstPrinciples(cluster, model, job, {**others, **stages.corrections(cluster)})
         self._describer = StageDescriber(cluster, job)
         self._known: dict[Point, StageFactors] = {}
         self.hits = self.misses = self.repaired = 0
-        trees = stages.model.booster.to_bytes() if stages.model.booster else b""
-        document = [
-            self._base.fingerprint,
-            stages.model.factors.tolist(),
-            [[n, asdict(s)] for n, s in stages.times.items()],
-            [[n, asdict(s)] for n, s in stages.memories.items()],
-            sorted(stages.points.items()),
-        ]
-        text = json.dumps(document).encode()
-        self._fingerprint = hashlib.sha256(text + trees).hexdigest()[:16]
 
     @classmethod
     def fit(
@@ -80,11 +77,11 @@ class Predicted:
 
     def derive(self, cluster: Cluster, model: TransformerSpec, job: Job) -> Predicted:
         """The same learned stages for other inputs."""
-        return Predicted(cluster, model, job, self.stages)
+        return Predicted(cluster, model, job, self.stages, self.others)
 
     @property
     def fingerprint(self) -> str:
-        return self._fingerprint
+        return hashlib.sha256(f"{self._base.fingerprint} {self.stages.digest}".encode()).hexdigest()[:16]
 
     @property
     def provenance(self) -> Provenance:
@@ -98,18 +95,46 @@ class Predicted:
     @property
     def assumed(self) -> tuple[str, ...]:
         """What was measured and on which ground, and what the model takes for granted."""
-        said = [
-            f"{name}: corrected by {count} measured points ({self.stages.provenance[name]})"
-            for name, count in sorted(self.stages.points.items())
-        ]
+        said = list(self.learned)
         said += [
             f"{t.name}: nothing is measured: first principles with the catalogue's defaults"
             for t in self.cluster.gpu_types
-            if t.name not in self.stages.points
+            if t.name not in self.stages.points and t.name not in self.others
         ]
+        return (*said, *self.stages.left_out, *self.modelled)
+
+    @property
+    def learned(self) -> tuple[str, ...]:
+        """What was learned of each GPU type, and what was repaired, one sentence each."""
+        own = {t.name for t in self.cluster.gpu_types}
+        said = []
+        for name, count in sorted(self.stages.points.items()):
+            if name not in own:
+                continue
+            time, width = self.stages.times[name], self.stages.model.widths[0].width(name)
+            word = f" ({self.stages.provenance[name]})" if self.stages.provenance[name] != "measured" else ""
+            text = (
+                f"{name}: predictor learned from {count} points of {', '.join(self.stages.grounds[name])}{word}: "
+                f"computing x{time.layers:.3g}, collectives x{time.collectives:.3g}"
+            )
+            if name in self.stages.sized:
+                text += f", activations x{self.stages.memories[name].held:.3g}"
+            else:
+                text += ", memory not measured"
+            said.append(text + (f"; 95 % of its unseen stages within {math.expm1(width):.1%}" if width else ""))
         if self.repaired:
             said.append(f"{self.repaired} predicted peaks fell with the micro-batch and were held at the smaller one's")
-        return (*said, *self.stages.left_out, *self._base.modelled)
+        return tuple(said)
+
+    @property
+    def modelled(self) -> tuple[str, ...]:
+        """What the cost model leaves out or simplifies."""
+        return self._base.modelled
+
+    @property
+    def fragmentation_assumed(self) -> str:
+        """What is taken for fragmentation where it was not measured."""
+        return self._base.fragmentation_assumed
 
     @property
     def importances(self) -> Mapping[str, float]:
@@ -239,7 +264,7 @@ class Predicted:
 
     def _with_probability(self, gpu: GpuEstimate, distance: float) -> GpuEstimate:
         """The chance that the activations' truth exceeds what capacity leaves them; None where nothing is known."""
-        if gpu.gpu_type not in self.stages.points:
+        if gpu.gpu_type not in self.stages.sized:
             return gpu
         parts = gpu.breakdown
         dynamic = parts.activations + parts.logits + parts.buffers

@@ -8,10 +8,13 @@ the allocator is measured directly: once per process, and once per process group
 
 from __future__ import annotations
 
+import hashlib
+import json
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -50,25 +53,47 @@ class StageModel:
     """Fitted by :func:`fit_stages`.
 
     Attributes:
-        times, memories: By GPU type.
+        times, memories: By GPU type. sized: The types whose memory was measured.
         levels: GPU type → the tensor-parallel sizes that were measured.
         between: Half width of the time's logarithm at a size that was not, from leaving each size out in turn.
         model: Logarithms of measured over first principles, time and memory.
         outside: By GPU type, where a device tells.
         points: GPU type → distinct points used. provenance: The weakest ground among them, by type.
-        grounds: Names of the grounds. left_out: Sentences.
+        grounds: GPU type → names of the grounds it was measured on. left_out: Sentences.
     """
 
     model: IterationModel
     times: Mapping[str, TimeShares]
     memories: Mapping[str, MemoryShares]
+    sized: frozenset[str]
     levels: Mapping[str, tuple[int, ...]]
     between: float | None
     outside: Mapping[str, Outside]
     points: Mapping[str, int]
     provenance: Mapping[str, Provenance]
-    grounds: tuple[str, ...] = ()
+    grounds: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     left_out: tuple[str, ...] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        """Changes whenever any prediction could change."""
+        model = self.model
+        document = [
+            model.names,
+            model.factors.tolist(),
+            sorted(model.ranges.items()),
+            [[w.overall, sorted(w.by_type.items()), w.residuals] for w in model.widths],
+            [[name, asdict(shares)] for name, shares in sorted(self.times.items())],
+            [[name, asdict(shares)] for name, shares in sorted(self.memories.items())],
+            [[name, asdict(outside)] for name, outside in sorted(self.outside.items())],
+            sorted(self.sized),
+            sorted(self.points.items()),
+            sorted((name, word.value) for name, word in self.provenance.items()),
+            sorted(self.levels.items()),
+            self.between,
+        ]
+        trees = model.booster.to_bytes() if model.booster else b""
+        return hashlib.sha256(json.dumps(document).encode() + trees).hexdigest()[:16]
 
     def width(self, gpu_type: str, tp: int, distance: float) -> float | None:
         """Half width of the 95 % interval of a stage's time, in logarithms; None where nothing was held out."""
@@ -82,18 +107,27 @@ class StageModel:
         share for fragmentation) and the context."""
         out = {}
         for name in self.points:
+            if name not in cluster.ranks_by_type:
+                continue
             base = cluster.gpu_type(name)
             known = self.outside.get(name)
             context = known.process_bytes / base.context_bytes if known and base.context_bytes else 1.0
-            shares, time = self.memories[name], self.times[name]
-            out[name] = Correction(
+            time = self.times[name]
+            timed = Correction(
                 time=time.layers,
                 embedding=time.embedding / time.layers,
                 head=time.head / time.layers,
                 end_collectives=time.end_collectives / time.layers,
                 collectives=time.collectives / time.layers,
-                fragmentation=1.0 / (1.0 + FRAGMENTATION),
                 context=context,
+            )
+            if name not in self.sized:
+                out[name] = timed
+                continue
+            shares = self.memories[name]
+            out[name] = replace(
+                timed,
+                fragmentation=1.0 / (1.0 + FRAGMENTATION),
                 activations=shares.held,
                 working=shares.working / shares.held,
                 passing=shares.passing / shares.held,
@@ -144,6 +178,7 @@ def fit_stages(
         IterationModel.fit(rows, settings, extra=extra),
         times,
         memories,
+        frozenset(name for name, size in zip(types, logs[:, 1].tolist(), strict=True) if not np.isnan(size)),
         levels,
         _between(rows, compared.seconds, logs[:, 0], settings),
         measured_outside(chosen),
@@ -152,7 +187,7 @@ def fit_stages(
             name: Provenance.SIMULATED if Truth.TESTBED in found else Provenance.MEASURED
             for name, found in truths.items()
         },
-        tuple(sorted({m.truth_name for m in chosen})),
+        {name: tuple(sorted({m.truth_name for m in chosen if m.point.gpu_type == name})) for name in truths},
         left_out,
     )
 
@@ -239,9 +274,9 @@ def measured_outside(measurements: Sequence[Measurement]) -> dict[str, Outside]:
         alone = statistics.median(found[False]) if found[False] else None
         grouped = statistics.median(found[True]) if found[True] else None
         if alone is not None:
-            out[name] = Outside(alone, max(grouped - alone, 0.0) if grouped is not None else 0.0)
+            out[name] = Outside(float(alone), float(max(grouped - alone, 0.0)) if grouped is not None else 0.0)
         elif grouped is not None:
-            out[name] = Outside(grouped, 0.0)
+            out[name] = Outside(float(grouped), 0.0)
     return out
 
 
@@ -269,7 +304,9 @@ def stage_factors(
     repaired = 0
     for i, chain in enumerate(chains):
         least = max(factors[place[p], 1] * p.micro_batch for p in chain) / chain[-1].micro_batch
-        if least > out[i, 1]:
+        if chain[-1].gpu_type not in model.sized:
+            out[i, 1] = 1.0
+        elif least > out[i, 1]:
             repaired += 1
             out[i, 1] = least
     return out, distance[last], [outside[k] for k in last], repaired

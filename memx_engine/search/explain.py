@@ -12,7 +12,7 @@ from memx_engine.errors import InputError
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Framework, Job
 from memx_engine.inputs.model import TransformerSpec
-from memx_engine.plan import FULL, NONE, Estimate, Plan, Recompute, Skeleton, Stage, Verdict
+from memx_engine.plan import FULL, MOST_RISK, NONE, Estimate, Plan, Recompute, Skeleton, Stage, Verdict
 from memx_engine.search.assign import build_plan
 from memx_engine.search.bounds import PlanFigures, compute_bounds, fixed_split
 from memx_engine.search.diagnose import first_principles
@@ -241,17 +241,7 @@ def _judge(
                 Reason("memory", _memory_words(estimate, stage, plan), stage, missing, remedy if k == 0 else "")
             )
     else:
-        worst = estimate.worst_gpu
-        state = "fits, tightly" if verdict is Verdict.TIGHT else "fits"
-        reasons.append(
-            Reason(
-                "memory",
-                f"{state}: the fullest GPU (rank {worst.rank}, {worst.gpu_type}, stage {worst.stage}) uses "
-                f"{worst.peak_bytes / GIB:.1f} of {worst.capacity_bytes / GIB:.1f} GiB ({worst.used_fraction:.0%})",
-                worst.stage,
-                remedy="keep 10 % free until memory is measured" if verdict is Verdict.TIGHT else "",
-            )
-        )
+        reasons.append(_fitting(estimate, verdict))
     reasons += [
         Reason("note", f"leaves {count} {name} idle") for name, count in idle_gpus(cluster, plan.skeleton).items()
     ]
@@ -263,6 +253,24 @@ def _judge(
         gap = gap_to(result, scale, estimate)
         reasons += _against(result, gap, plan, estimate)
     return Explanation(verdict, tuple(reasons), RankedPlan(0, plan, estimate, phi, False), gap)
+
+
+def _fitting(estimate: Estimate, verdict: Verdict) -> Reason:
+    """How close to its limit a plan is that fits."""
+    worst, risk = estimate.worst_gpu, estimate.oom_risk
+    state = "fits, tightly" if verdict is Verdict.TIGHT else "fits"
+    message = (
+        f"{state}: the fullest GPU (rank {worst.rank}, {worst.gpu_type}, stage {worst.stage}) uses "
+        f"{worst.peak_bytes / GIB:.1f} of {worst.capacity_bytes / GIB:.1f} GiB ({worst.used_fraction:.0%})"
+    )
+    remedy = ""
+    if risk is not None:
+        message += f"; some GPU runs out of memory with a probability of {risk:.1%}"
+        if risk > MOST_RISK:
+            remedy = f"more recompute or a smaller micro-batch makes {1 - MOST_RISK:.0%} sure that it fits"
+    if verdict is Verdict.TIGHT and not remedy:
+        remedy = "keep 10 % free until memory is measured"
+    return Reason("memory", message, worst.stage, remedy=remedy)
 
 
 def _against(result: SearchResult, gap: Gap, plan: Plan, estimate: Estimate) -> Iterator[Reason]:

@@ -17,18 +17,21 @@ def stored_estimator(
 ) -> FirstPrinciples | Calibrated:
     """What the measurements of ``workspace`` give, or of the cluster's own folder where profiling puts them by default.
 
-    The workspace is only read: it may be on a read-only file system, and another session may be writing to it.
+    The measurements are only read: the workspace may be on a read-only file system, and another session may be writing
+    to it. What is learned from them is kept beside them where that can be written.
 
     Raises:
         StorageError: The workspace cannot be read.
     """
-    from memx_engine import Calibrated, FirstPrinciples, Workspace
+    from memx_engine import PREDICTORS, Calibrated, FirstPrinciples, Workspace
 
     folder = workspace or find_paths().workspace(cluster.name)
     if not Workspace.exists(folder):
         return FirstPrinciples(cluster, model, job)
     with Workspace(folder, read_only=True) as store:
-        estimator = Calibrated.of_store(cluster, model, job, store)
+        estimator = Calibrated.of_store(cluster, model, job, store, keep=folder / PREDICTORS)
+    if estimator.note:
+        say(f"memx-tui: {estimator.note}")
     if workspace is None and estimator.calibrated:
         say(f"memx-tui: using the measurements in {folder}")
     return estimator

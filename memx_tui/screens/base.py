@@ -12,6 +12,7 @@ from textual.screen import Screen
 
 from memx_tui.session import Change
 from memx_tui.status import search_words
+from memx_tui.text.search_view import certainty
 from memx_tui.widgets.chrome import FooterBar, Hint, Tab, TabBar, TitleBar
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ class ModeScreen(Screen[None]):
             right.append(("STALE", True))
         if result is not None:
             right.append((f"{result.feasible:,} of {result.skeletons:,} fit", False))
-            right.append((result.provenance.value, False))
+            right.append((certainty(result), False))
         else:
             right.append(("uncalibrated", False))
         return lefts, right

@@ -74,3 +74,10 @@ def phi(value: float) -> str:
 def spread_gib(variance_bytes2: float) -> float:
     """Memory spread: the standard deviation of the peaks over the GPUs, in GiB."""
     return gib(math.sqrt(max(variance_bytes2, 0.0)))
+
+
+def risk(probability: float) -> str:
+    """A probability that is never quite 0 or 1: ``<1%``, ``12%``, ``>99%``."""
+    if probability < 0.01:
+        return "<1%"
+    return ">99%" if probability > 0.99 else percent(probability)

@@ -97,6 +97,7 @@ def shape_line(plan: Plan, style: Style) -> str:
 def outcome_line(estimate: Estimate, style: Style) -> str:
     """What the plan gives: time with its interval, tokens per second, worst GPU, spread."""
     worst = estimate.worst_gpu
+    risk = "" if estimate.oom_risk is None else f" (OOM risk {numbers.risk(estimate.oom_risk)})"
     time = f"{numbers.seconds(estimate.iteration_time_s)} s per iteration"
     if estimate.interval_s is not None:
         low, high = estimate.interval_s
@@ -104,7 +105,7 @@ def outcome_line(estimate: Estimate, style: Style) -> str:
     parts = [
         time,
         f"{numbers.rate(estimate.tokens_per_s)} tokens/s",
-        f"worst GPU {worst.gpu_type} {numbers.percent(worst.used_fraction)}",
+        f"worst GPU {worst.gpu_type} {numbers.percent(worst.used_fraction)}{risk}",
         f"spread {numbers.spread_gib(estimate.memory_variance_bytes2):.1f} GiB",
     ]
     return style.glyphs.dot.join(parts)
@@ -157,7 +158,7 @@ def _nodes(estimate: Estimate, stage: int, style: Style) -> str:
 def plan_block(title: str, plan: Plan, estimate: Estimate, style: Style) -> list[str]:
     """Everything about one plan: shape, outcome, where the time goes, stages, memory bars."""
     verdict = estimate.verdict
-    note = f"{VERDICT_WORDS[verdict]}, {estimate.provenance}"
+    note = f"{VERDICT_WORDS[verdict]}, {estimate.basis}"
     lines = [
         style.section(title, note),
         *style.wrap(shape_line(plan, style), " "),

@@ -61,6 +61,15 @@ def search_text(
     return "\n".join(lines)
 
 
+def certainty(result: SearchResult) -> str:
+    """What the numbers rest on; with the interval of the best plan where its types are as well known as all are."""
+    if result.feasible:
+        best = result.detail(0).estimate
+        if best.provenance == result.provenance:
+            return best.certainty
+    return str(result.provenance)
+
+
 def header(result: SearchResult, style: Style) -> list[str]:
     pruned = result.pruned
     dropped = [
@@ -78,7 +87,7 @@ def header(result: SearchResult, style: Style) -> list[str]:
         for name, values in result.limits.described().items()
     )
     return [
-        style.section(f"{result.model.name} on {result.cluster.name}", str(result.provenance)),
+        style.section(f"{result.model.name} on {result.cluster.name}", certainty(result)),
         *style.wrap(cluster_line(result.cluster, style), " "),
         *style.wrap(job_line(result.model, result.job, style), " "),
         *(style.wrap(f"limits: {limits}", " ") if limits else []),

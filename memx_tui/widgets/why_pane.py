@@ -57,10 +57,11 @@ def limit_line(estimate: Estimate) -> str:
     parts = segments_of(worst.breakdown)
     largest = max(range(len(parts)), key=lambda i: parts[i])
     left = (worst.capacity_bytes - worst.peak_bytes) / _GIB
+    risk = "" if estimate.oom_risk is None else f", OOM risk {numbers.risk(estimate.oom_risk)}"
     margin = f"{left:.1f} GiB left" if left >= 0 else f"{-left:.1f} GiB too much: OOM"
     return (
         f"{worst.gpu_type} on {worst.node}, stage {worst.stage}: {worst.peak_bytes / _GIB:.1f} of "
-        f"{worst.capacity_bytes / _GIB:.1f} GiB ({worst.used_fraction * 100:.0f}%), {margin}; "
+        f"{worst.capacity_bytes / _GIB:.1f} GiB ({worst.used_fraction * 100:.0f}%), {margin}{risk}; "
         f"mostly {_HOLDS[SEGMENTS[largest]]}, {parts[largest] / _GIB:.1f} GiB"
     )
 
@@ -108,7 +109,7 @@ def why_lines(ranked: RankedPlan, result: SearchResult, glyphs: Glyphs = UNICODE
     ]
     if result.objective.weights.reason:
         lines.append(("weights", result.objective.weights.reason))
-    lines.append(("source", f"{estimate.provenance.value}; {certificate_words(result)}"))
+    lines.append(("source", f"{estimate.basis}; {certificate_words(result)}"))
     lines += [("assumed", text) for text in result.assumed]
     return lines
 

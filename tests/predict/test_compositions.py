@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from memx_engine.cost.first_principles import FirstPrinciples
 from memx_engine.inputs.job import Job, Precision
 from memx_engine.measurement import Truth
 from memx_engine.plan import Provenance
@@ -135,7 +136,7 @@ def test_a_large_table_is_sampled_alike_every_time() -> None:
 def test_mixed_runs_count_for_every_type() -> None:
     mixed = {"gpu_type": f"{A800.name}+{A100_40G.name}", "num_gpus": 16, "tp": 4, "dp": 1, "pp": 4, "model": "x",
              "layers": 12, "hidden": 4096, "heads": 32, "ffn": 11008}  # fmt: skip
-    found = fit_compositions(find_runs(CLUSTER, JOB, [stored(timed(1.3, **mixed))]), {})
+    found = fit_compositions(find_runs(CLUSTER, JOB, [stored(timed(1.3, **mixed))]), FirstPrinciples)
     assert set(found) == {A800.name, A100_40G.name}
     assert [c.factor.value for c in found.values()] == pytest.approx([math.sqrt(1.3)] * 2)
 

@@ -1,0 +1,101 @@
+"""Train once: a predictor is kept beside the measurements and used again while these, the job and the settings stay."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from memx_engine.cost.first_principles import FirstPrinciples
+from memx_engine.errors import InputError, OutputError
+from memx_engine.inputs.cluster import Cluster
+from memx_engine.inputs.job import Job
+from memx_engine.inputs.model import TransformerSpec
+from memx_engine.measurement import Measurement
+from memx_engine.predict.predictor_file import VERSION, load_predictor, save_predictor
+from memx_engine.predict.stage_model import STAGE_SETTINGS, StageModel, fit_stages
+
+FORM = "stages/1"
+"""Part of what a predictor is trained from: changes whenever features or fitting change."""
+
+PREDICTORS = "predictors"
+"""Folder of a workspace that holds trained predictors."""
+
+KEPT = 4
+"""Predictor files in a folder; the oldest go first."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A predictor and where it came from; ``note`` is a sentence for the operator, or empty."""
+
+    stages: StageModel | None
+    note: str = ""
+    reused: bool = False
+
+
+def training_fingerprint(
+    cluster: Cluster, model: TransformerSpec, job: Job, measurements: Sequence[Measurement]
+) -> str:
+    """Changes whenever another predictor could come of it."""
+    rows = [
+        [
+            m.point.key,
+            m.truth.value,
+            m.truth_name,
+            m.time_s,
+            m.peak_reserved_bytes,
+            m.peak_allocated_bytes,
+            m.outside_bytes,
+            m.collectives,
+        ]
+        for m in measurements
+    ]
+    base = FirstPrinciples(cluster, model, job).fingerprint
+    text = json.dumps([FORM, VERSION, base, asdict(STAGE_SETTINGS), rows])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def trained_stages(
+    cluster: Cluster,
+    model: TransformerSpec,
+    job: Job,
+    measurements: Sequence[Measurement],
+    folder: Path | None = None,
+) -> Trained:
+    """The predictor of ``measurements``: that of ``folder`` where it was trained from exactly these, else a new one.
+
+    A file that is damaged, of a newer release or not writable is told and passed over, never a reason to stop.
+    """
+    if not measurements:
+        return Trained(None)
+    if folder is None:
+        return Trained(fit_stages(cluster, model, job, measurements))
+    fingerprint = training_fingerprint(cluster, model, job, measurements)
+    path = folder / f"{fingerprint}.json"
+    notes: list[str] = []
+    if path.exists():
+        try:
+            kept, trained_from = load_predictor(path)
+            if trained_from == fingerprint:
+                return Trained(kept, reused=True)
+            notes.append(f"{path.name}: trained from other measurements; trained anew")
+        except InputError as error:
+            notes.append(f"{path.name}: {error.message}; trained anew")
+    stages = fit_stages(cluster, model, job, measurements)
+    if stages is not None:
+        try:
+            save_predictor(stages, fingerprint, path)
+            _prune(folder)
+        except (OutputError, OSError) as error:
+            reason = error.message if isinstance(error, OutputError) else str(error)
+            notes.append(f"the trained predictor is not kept: {reason}")
+    return Trained(stages, "; ".join(notes))
+
+
+def _prune(folder: Path) -> None:
+    files = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in files[KEPT:]:
+        path.unlink(missing_ok=True)
