@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +25,29 @@ from memx_engine.profile.runners.testbed import TestbedRunner
 from memx_engine.profile.store import MemoryStore
 from memx_engine.workspace import StorageError, Workspace
 from tests.builders import H100, MI300X, make_cluster, make_job, make_model
+from tests.cli.processes import run as run_tool
 from tests.profile.fakes import FakeRunner, crashed, ok
 
 CLUSTER = make_cluster(H100, MI300X)
 ONE = make_cluster(H100)
 MODEL, JOB = make_model(), make_job()
 SMALL = ProfileOptions(max_points=40, backoff_s=0.0)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with 512 KiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(folder)], capture_output=True, text=True, check=False
+    )
+    if made.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {made.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=False)
 
 
 def test_a_crash_is_retried_and_only_its_last_word_is_kept() -> None:
@@ -207,6 +226,26 @@ def test_a_full_disk_ends_the_run_with_a_message_and_loses_nothing(tmp_path: Pat
         assert kept
         result = run_profile(CLUSTER, MODEL, JOB, FakeRunner(), store, options=replace(SMALL, resume=True))
         assert result.total("cached") == len(kept)
+
+
+def test_a_disk_that_fills_up_in_mid_run_is_one_message_and_is_resumed_once_there_is_space(
+    small_disk: Path, tmp_path: Path
+) -> None:
+    arguments = ["profile", "--cluster", "paper-small", "--model", "gpt2-large", "--attention", "unfused"]
+    arguments += ["--types", "t4", "--resume", "--json", "--workspace", str(small_disk / "w")]
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * (128 << 10))
+    first = run_tool(arguments, tmp_path)
+    assert first.code == 2 and "full" in first.err and "nothing stored is lost" in first.err
+    assert "Traceback" not in first.err
+    with Workspace(small_disk / "w", read_only=True) as store:
+        kept = [m.point.key for m in store.measurements() if m.outcome is not Outcome.SKIPPED]
+    assert kept
+    filler.unlink()
+    second = run_tool(arguments, tmp_path)
+    assert second.code == 0 and json.loads(second.out)["cached"] == len(kept)
+    with Workspace(small_disk / "w", read_only=True) as store:
+        assert set(Counter(m.point.key for m in store.measurements()).values()) == {1}
 
 
 def test_a_bug_in_a_lane_reaches_the_caller_and_ends_the_others() -> None:
