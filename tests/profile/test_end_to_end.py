@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -64,10 +65,11 @@ class Site:
     cluster: str
     runner: tuple[str, ...]
     more: dict[str, str]
+    name: str = "my runs"
 
     @property
     def workspace(self) -> Path:
-        return self.folder / "my runs"
+        return self.folder / self.name
 
     def arguments(self, verb: str, *more: str) -> list[str]:
         own = self.runner if verb == "profile" else ()
@@ -181,6 +183,35 @@ def test_this_machine_gives_a_table_that_can_be_checked_by_hand(torch_python: st
         figures = [f"{m.time_s * 1e3:.2f}", f"{m.spread:.1%}", "4", f"{m.peak_allocated_bytes / (1 << 20):.2f}"]
         assert any(" ".join(figures) in " ".join(line.split()) for line in table.out.splitlines()), figures
     assert document(site.run("profile", "--resume", "--json"))["measured"] == 0
+
+
+def test_a_probe_that_is_killed_is_tried_again_and_one_without_a_result_is_recorded(tmp_path: Path) -> None:
+    python = make_stand_in(tmp_path / "bin", first_seconds=20.0)
+    site = make_site(tmp_path, CPUS, ("--runner", "local", "--python", str(python), "--precision", "fp32"))
+    tool = site.start("--json")
+    wait_until(lambda: bool(logged(python.parent)))
+    process, key = logged(python.parent)[0]
+    os.kill(process, signal.SIGKILL)
+    out, err = tool.communicate(timeout=60)
+    assert tool.returncode == 0, err
+    assert "crashed, retry 1 of 2: the probe was killed by signal 9" in err
+    assert json.loads(out)["failed"] == 0
+    assert Counter(m.point.key for m in site.stored())[key] == 1
+    assert [k for _, k in logged(python.parent)].count(key) == 2
+
+    # Now one that dies on a single kind of point, after the banner of a vendor: kept as a failure, the others go on.
+    code = python.read_text()
+    python.write_text(
+        code.replace("print(", 'spec["head"] and (print("vendor: {bad", flush=True), os._exit(3))\nprint(', 1)
+    )
+    other = replace(site, name="other")
+    sums = document(other.run("profile", "--json", "--retries", "1"))
+    failed = [m for m in other.stored() if m.outcome is Outcome.CRASHED]
+    assert sums["failed"] == len(failed) > 0 and all(m.point.head for m in failed)
+    assert "the probe printed no result" in failed[0].detail
+    python.write_text(code)
+    again = document(other.run("profile", "--resume", "--json"))
+    assert again["failed"] == 0 and again["cached"] == sums["measured"]
 
 
 def test_ssh_from_the_command_line_with_a_python_of_a_hostile_name(sshd: Sshd, tmp_path: Path) -> None:

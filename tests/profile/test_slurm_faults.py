@@ -128,7 +128,7 @@ def test_a_node_that_is_drained_and_loses_its_job_is_given_up_alone(
 ) -> None:
     store = MemoryStore()
     options = ProfileOptions(max_points=12, backoff_s=0.1, reopen=1)
-    limited = runner(make_stand_in(tmp_path, seconds=0.3), pending_limit_s=2.5)
+    limited = runner(make_stand_in(tmp_path, seconds=0.3), pending_limit_s=1.2)
     try:
         with Run(mixed_cluster, limited, store, options) as run:
             run.wait_for(measured("mi300x", 2))

@@ -25,6 +25,11 @@ def truth_of(gpu_type: str) -> Truth:
     return Truth.CPU if gpu_type == "cpu" or gpu_type.startswith("cpu-") else Truth.GPU
 
 
+def memory_limit(truth: Truth, capacity_bytes: int) -> int | None:
+    """What the probe takes for the device's memory; a GPU has its own, a CPU is given that of the cluster file."""
+    return capacity_bytes if truth is Truth.CPU else None
+
+
 def judge(finished: Finished, point: Point, truth: Truth, truth_name: str, node: str, timeout_s: float) -> Measurement:
     """A finished probe process as a measurement."""
     if finished.timed_out:
@@ -122,9 +127,8 @@ class LocalRunner:
                 f"the probe cannot run with {python}: {' '.join(words)[:200]}",
                 hint="install PyTorch there, for example with the extra: pip install 'memx-tui[probe]'",
             )
-        capacity = cluster.gpus[cluster.ranks_by_type[gpu_type][0]].capacity_bytes
         truth, _ = self.ground(gpu_type)
-        limit = capacity if truth is Truth.CPU else None
+        limit = memory_limit(truth, cluster.gpus[cluster.ranks_by_type[gpu_type][0]].capacity_bytes)
         on_state(LaneState(gpu_type, "ready", os.uname().nodename))
         environment = {"OMP_NUM_THREADS": str(self.threads), **self.environment}
         return _LocalLane(

@@ -22,7 +22,7 @@ from memx_engine.measurement import Measurement, Outcome, Point, Truth
 from memx_engine.profile.process import Finished, run
 from memx_engine.profile.protocol import PROBE_PATH, probe_device, probe_spec
 from memx_engine.profile.runner import LaneLostError, LaneState, ProfileError, StateCallback, StopCheck
-from memx_engine.profile.runners.local import START_UP_S, judge, probe_arguments
+from memx_engine.profile.runners.local import START_UP_S, judge, memory_limit, probe_arguments
 from memx_engine.profile.runners.slurm_nodes import (
     GpuRequest,
     SilentControllerError,
@@ -74,12 +74,14 @@ class _SlurmLane:
         gpu_type: str,
         request: GpuRequest,
         options: SlurmOptions,
+        capacity_bytes: int,
         holder: subprocess.Popen[bytes],
         job: str,
         job_name: str,
         on_state: StateCallback,
     ) -> None:
         self.gpu_type, self.request, self.options, self.holder = gpu_type, request, options, holder
+        self._limit_bytes = memory_limit(self._truth, capacity_bytes)
         self.job, self.job_name, self.node = job, job_name, ""
         self._shared_steps = ["--overlap"] if release(lambda: False) >= (20, 11) else []
         self._on_state = on_state
@@ -131,6 +133,7 @@ class _SlurmLane:
             repetitions=self.options.repetitions,
             device=probe_device(self.options.device, self._truth),
             threads=1,
+            memory_limit_bytes=self._limit_bytes,
         )
         # Steps of releases from 22.05 do not take the job's CPUs per task over by themselves.
         arguments = [
@@ -243,6 +246,7 @@ class SlurmRunner:
 
     def open(self, cluster: Cluster, gpu_type: str, *, on_state: StateCallback, should_stop: StopCheck) -> _SlurmLane:
         """Submit one job for ``gpu_type`` and wait until it runs, reporting the scheduler's reason meanwhile."""
+        capacity_bytes = cluster.gpus[cluster.ranks_by_type[gpu_type][0]].capacity_bytes
         nodes = self._nodes(gpu_type, on_state, should_stop)
         request = gpu_request(cluster, gpu_type, nodes, self.options.gres_names, self.options.partition)
         if shutil.which("salloc") is None:
@@ -271,7 +275,9 @@ class SlurmRunner:
                     match = _JOB_ID.search(text)
                     if match is None:
                         continue
-                    lane = _SlurmLane(gpu_type, request, self.options, holder, match[1], job_name, on_state)
+                    lane = _SlurmLane(
+                        gpu_type, request, self.options, capacity_bytes, holder, match[1], job_name, on_state
+                    )
                 try:
                     state, reason, node = lane.state(should_stop)
                 except SilentControllerError as error:

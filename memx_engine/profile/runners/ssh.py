@@ -15,7 +15,7 @@ from memx_engine.measurement import Measurement, Outcome, Point, Truth
 from memx_engine.profile.process import Finished, run
 from memx_engine.profile.protocol import PROBE_PATH, probe_device, probe_spec
 from memx_engine.profile.runner import LaneLostError, LaneState, ProfileError, StateCallback, StopCheck
-from memx_engine.profile.runners.local import START_UP_S, judge, probe_arguments
+from memx_engine.profile.runners.local import START_UP_S, judge, memory_limit, probe_arguments
 
 _LOST = 255
 """ssh's own exit code when the connection, not the command, failed."""
@@ -58,6 +58,7 @@ class _SshLane:
     node: str
     probe: str
     options: SshOptions
+    memory_limit_bytes: int | None = None
 
     def _remote(self, command: list[str], *, timeout_s: float, should_stop: StopCheck, stdin: str = "") -> Finished:
         arguments = ssh_arguments(self.host, self.options, command)
@@ -72,6 +73,7 @@ class _SshLane:
             repetitions=self.options.repetitions,
             device=probe_device(self.options.device, truth),
             threads=1,
+            memory_limit_bytes=self.memory_limit_bytes,
         )
         # The probe's own time limit ends it on the far side when the connection is cut here.
         command = probe_arguments(self.options.python, self.probe, spec, ranks)
@@ -107,11 +109,13 @@ class SshRunner:
     def open(self, cluster: Cluster, gpu_type: str, *, on_state: StateCallback, should_stop: StopCheck) -> _SshLane:
         if shutil.which("ssh") is None:
             raise ProfileError("ssh is not on this machine")
-        node = cluster.nodes[cluster.gpus[cluster.ranks_by_type[gpu_type][0]].node_index].name
+        device = cluster.gpus[cluster.ranks_by_type[gpu_type][0]]
+        node = cluster.nodes[device.node_index].name
         host = self.options.hosts.get(gpu_type, node)
         source = PROBE_PATH.read_text(encoding="utf-8")
         digest = hashlib.sha256(source.encode()).hexdigest()[:12]
         lane = _SshLane(gpu_type, host, node, f"{self.options.folder}/memx-probe-{digest}.py", self.options)
+        lane.memory_limit_bytes = memory_limit(self.truth, device.capacity_bytes)
         copy = ["sh", "-c", 'umask 077; cat > "$1"', "sh", lane.probe]
         copied = lane._remote(copy, timeout_s=60, should_stop=should_stop, stdin=source)
         if copied.returncode != 0:
