@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from memx_engine.export.plan_file import plan_file as plan_file
     from memx_engine.export.plan_file import plan_text as plan_text
     from memx_engine.export.plan_file import save_plan as save_plan
+    from memx_engine.export.what_if import free_document as free_document
     from memx_engine.export.what_if import moves_by_node as moves_by_node
     from memx_engine.export.what_if import replan_document as replan_document
     from memx_engine.export.what_if import sensitivity_document as sensitivity_document
@@ -146,6 +147,11 @@ if TYPE_CHECKING:
     from memx_engine.search.sensitivity import Gain as Gain
     from memx_engine.search.sensitivity import Sensitivity as Sensitivity
     from memx_engine.search.sensitivity import find_sensitivity as find_sensitivity
+    from memx_engine.search.variants import FreeSearch as FreeSearch
+    from memx_engine.search.variants import Variant as Variant
+    from memx_engine.search.variants import free_variants as free_variants
+    from memx_engine.search.variants import per_token as per_token
+    from memx_engine.search.variants import search_variants as search_variants
     from memx_engine.units import gib as gib
     from memx_engine.workspace import StorageError as StorageError
     from memx_engine.workspace import Workspace as Workspace
@@ -170,7 +176,7 @@ _HOMES = {
     "export.comparison": ("compare_document", "comparison_notes"),
     "export.documents": ("explain_document", "search_document"),
     "export.plan_file": ("PlanFile", "load_plan", "plan_file", "plan_text", "save_plan"),
-    "export.what_if": ("moves_by_node", "replan_document", "sensitivity_document"),
+    "export.what_if": ("free_document", "moves_by_node", "replan_document", "sensitivity_document"),
     "inputs.catalogue": ("LinkDefault", "load_catalogue", "load_links"),
     "inputs.cluster": ("Cluster", "GpuGroup", "GpuType", "Link", "LinkClass", "Node"),
     "inputs.cluster_file": (
@@ -232,6 +238,7 @@ _HOMES = {
     "search.replan": ("Before", "Replan", "replan", "without_nodes"),
     "search.sensitivity": ("Gain", "Sensitivity", "find_sensitivity"),
     "search.run": ("SearchOptions",),
+    "search.variants": ("FreeSearch", "Variant", "free_variants", "per_token", "search_variants"),
     "units": ("gib",),
     "workspace": ("StorageError", "Workspace"),
 }

@@ -1,4 +1,4 @@
-"""What a search says beside its plans, as JSON documents: what changes would buy, what must move."""
+"""What a search says beside its plans, as JSON documents: what changes would buy, what must move, what is free."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from memx_engine.inputs.cluster import Cluster
 from memx_engine.search.migration import Migration
 from memx_engine.search.replan import Replan
 from memx_engine.search.sensitivity import Gain, Sensitivity
+from memx_engine.search.variants import FreeSearch, Searched
 
 _METHOD = "each change is searched anew over the whole space, with the weights and references of this search"
 
@@ -101,4 +102,43 @@ def _moved(migration: Migration) -> Document:
         "moved_layers": migration.moved_layers,
         "lost_weights_bytes": migration.lost_weights_bytes,
         "lost_optimizer_bytes": migration.lost_optimizer_bytes,
+    }
+
+
+def free_document(free: FreeSearch) -> Document:
+    """The key ``free`` of ``plan --json``: every combination of free hyper-parameters with its best plan."""
+    return plain(
+        {
+            "compared_by": "time per token: Phi with the first combination's references, its time by its tokens",
+            "best": free.best,
+            "optimal": free.optimal,
+            "lower_bound": free.lower_bound,
+            "variants": [_variant(one) for one in free.searched],
+        }
+    )
+
+
+def _variant(one: Searched) -> Document:
+    model, job, result = one.variant.model, one.variant.job, one.result
+    document: Document = {
+        "global_batch": job.global_batch,
+        "seq_len": job.seq_len,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "parameters": model.parameters,
+        "problem": one.problem,
+        "phi": None,
+        "s_per_token": None,
+        "plan": None,
+    }
+    if result is None:
+        return document
+    best = result.plans[0]
+    return document | {
+        "phi": best.phi,
+        "s_per_token": one.s_per_token,
+        "iteration_time_s": best.estimate.iteration_time_s,
+        "tokens_per_s": best.estimate.tokens_per_s,
+        "optimal": result.certificate.optimal,
+        "plan": plan_document(best, result.cluster, gpus=False),
     }

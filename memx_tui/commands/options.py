@@ -44,9 +44,24 @@ def sizes(ctx: click.Context, param: click.Parameter, value: str | None) -> tupl
     return tuple(dict.fromkeys(numbers))
 
 
+def amounts(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+    """A comma-separated list of whole numbers without repeats; what they may be is checked where they are used."""
+    if value is None:
+        return None
+    try:
+        return tuple(dict.fromkeys(int(word) for word in value.split(",")))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not a list of whole numbers, such as 256,512", ctx, param) from None
+
+
 def sizes_option(flag: str, text: str) -> Callable[[F], F]:
     """An option that takes a list of sizes."""
     return click.option(flag, callback=sizes, metavar="N,N..", help=text)
+
+
+def amounts_option(flag: str, text: str) -> Callable[[F], F]:
+    """An option that takes a list of numbers."""
+    return click.option(flag, callback=amounts, metavar="N[,N..]", help=text)
 
 
 def _samples(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -93,8 +108,19 @@ def input_options(function: F) -> F:
     )(function)
 
 
-def job_options(*, single_micro_batch: bool = False) -> Callable[[F], F]:
-    """JOB: ``--job`` and the flags that override it."""
+def job_options(*, single_micro_batch: bool = False, free: bool = False) -> Callable[[F], F]:
+    """JOB: ``--job`` and the flags that override it. ``free``: batch and sequence may be lists to choose from."""
+    work: list[Callable[[F], F]] = [
+        click.option("--global-batch", type=int, metavar="N", help="Sequences per iteration (default 512)."),
+        click.option("--seq-len", type=int, metavar="N", help="Tokens per sequence."),
+    ]
+    if free:
+        work = [
+            amounts_option("--global-batch", "Sequences per iteration (default 512); several are compared per token."),
+            amounts_option("--seq-len", "Tokens per sequence; several are compared per token."),
+            sizes_option("--heads", "Attention heads to consider instead of the model's."),
+            sizes_option("--kv-heads", "KV heads (query groups) to consider instead of the model's."),
+        ]
     micro_batch: Callable[[F], F] = (
         click.option("--mbs", type=click.IntRange(1), metavar="N", help="Micro-batch size.")
         if single_micro_batch
@@ -103,8 +129,7 @@ def job_options(*, single_micro_batch: bool = False) -> Callable[[F], F]:
     return _apply(
         [
             click.option("--job", "job_file", metavar="FILE", help="Job file; the flags below override it."),
-            click.option("--global-batch", type=int, metavar="N", help="Sequences per iteration (default 512)."),
-            click.option("--seq-len", type=int, metavar="N", help="Tokens per sequence."),
+            *work,
             micro_batch,
             click.option("--precision", type=click.Choice(["bf16", "fp16", "fp32"]), help="Number format."),
             click.option(
@@ -256,6 +281,8 @@ def load_inputs(
     cluster_value = without_nodes(cluster_value, without)
     model_value = base.model if base and not model else load_model(require("model", model))
     # The sizes that narrowed the earlier search were for its cluster: what trains is kept, not how it was divided.
-    earlier = base and replace(base.job, micro_batch_sizes=None, tp_sizes=None, pp_sizes=None, dp_sizes=None)
+    earlier = None
+    if base is not None:
+        earlier = replace(base.job, micro_batch_sizes=None, tp_sizes=None, pp_sizes=None, dp_sizes=None)
     job = resolve_job(cluster_value, model_value, file=job_file, base=earlier, **overrides)
     return cluster_value, model_value, job

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +22,26 @@ from memx_tui.commands.options import (
     start_work,
 )
 from memx_tui.commands.stored import stored_estimator
-from memx_tui.commands.what_if import as_earlier, read_earlier, replanned, run_sensitivity
+from memx_tui.commands.what_if import as_earlier, free_inputs, given, read_earlier, replanned, run_sensitivity
 from memx_tui.output import emit, emit_json, say
 
 if TYPE_CHECKING:
-    from memx_engine import Cluster, Estimator, Job, RankedPlan, SearchOptions, SearchResult, TransformerSpec
+    from memx_engine import (
+        Cluster,
+        Estimator,
+        FreeSearch,
+        Job,
+        RankedPlan,
+        SearchOptions,
+        SearchResult,
+        TransformerSpec,
+        Variant,
+    )
 
 
 @click.command()
 @input_options
-@job_options()
+@job_options(free=True)
 @sizes_option("--tp", "Tensor-parallel sizes to consider.")
 @sizes_option("--pp", "Pipeline depths to consider.")
 @sizes_option("--dp", "Data-parallel sizes to consider.")
@@ -130,10 +141,8 @@ def command(
         job_file,
         base=earlier,
         without=without,
-        **{
-            name: flags[name]
-            for name in ("global_batch", "seq_len", "precision", "optimizer", "attention", "framework")
-        },
+        **{name: flags[name] for name in ("precision", "optimizer", "attention", "framework")},
+        **{name: flags[name] and flags[name][0] for name in ("global_batch", "seq_len")},
         micro_batch_sizes=flags["mbs"],
         tp_sizes=flags["tp"],
         pp_sizes=flags["pp"],
@@ -149,8 +158,16 @@ def command(
         limits=limits,
     )
     if earlier is not None:
-        options = as_earlier(options, earlier, loaded[0], given())
-    result = run_search(loaded, options, stored_estimator(*loaded, workspace))
+        options = as_earlier(options, earlier, loaded, given())
+    estimator = stored_estimator(*loaded, workspace)
+    variants = free_inputs(loaded, flags)
+    free = None if len(variants) == 1 else search_free(loaded[0], variants, options, estimator)
+    if free is None:
+        (only,) = variants
+        estimator = estimator if only.model == loaded[1] else estimator.derive(loaded[0], only.model, only.job)
+        result = run_search((loaded[0], only.model, only.job), options, estimator)
+    else:
+        result = free.result
     if pick is not None and pick > result.feasible:
         raise InputError(f"only {result.feasible} plans were found", where=f"--pick {pick}")
     chosen = result.detail((pick or 1) - 1)
@@ -162,9 +179,11 @@ def command(
         save(result, chosen, output, force)
     bought = run_sensitivity(result, options) if sensitivity else None
     if as_json:
-        from memx_engine import replan_document, search_document, sensitivity_document
+        from memx_engine import free_document, replan_document, search_document, sensitivity_document
 
         document = search_document(result, top)
+        if free is not None:
+            document["free"] = free_document(free)
         if moving is not None:
             document["replan"] = replan_document(moving, result.cluster)
         if bought is not None:
@@ -177,6 +196,11 @@ def command(
     style = Style.of(sys.stdout)
     shown = [result.detail(row) for row in range(min(top, result.feasible))]
     extra: list[str] = []
+    before: list[str] = []
+    if free is not None:
+        from memx_tui.text.free_view import free_text
+
+        before = free_text(free, style)
     if moving is not None:
         from memx_tui.text.replan_view import replan_text
 
@@ -185,15 +209,20 @@ def command(
         from memx_tui.text.sensitivity_view import sensitivity_text
 
         extra += sensitivity_text(bought, style)
-    emit(search_text(result, shown, chosen, style, saved=output, extra=extra))
+    emit("\n".join([*before, search_text(result, shown, chosen, style, saved=output, extra=extra)]))
 
 
-def given() -> set[str]:
-    """The options that the command line gave, by their parameters' names."""
-    context = click.get_current_context()
-    return {
-        name for name in context.params if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
-    }
+def search_free(
+    cluster: Cluster, variants: Sequence[Variant], options: SearchOptions, estimator: Estimator
+) -> FreeSearch:
+    """Search every combination of free hyper-parameters."""
+    from memx_engine import search_variants
+
+    return search_variants(
+        variants,
+        options,
+        lambda model, job, chosen: run_search((cluster, model, job), chosen, estimator.derive(cluster, model, job)),
+    )
 
 
 def run_search(

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import click
 
 from memx_engine import CancelledError
 from memx_tui.commands.interrupt import stop_on_interrupt
 from memx_tui.commands.limit_options import LIMITS
 
 if TYPE_CHECKING:
-    from memx_engine import Cluster, PlanFile, RankedPlan, Replan, SearchOptions, SearchResult, Sensitivity
+    from memx_engine import (
+        Cluster,
+        Job,
+        PlanFile,
+        RankedPlan,
+        Replan,
+        SearchOptions,
+        SearchResult,
+        Sensitivity,
+        TransformerSpec,
+        Variant,
+    )
 
 
 def run_sensitivity(result: SearchResult, options: SearchOptions) -> Sensitivity:
@@ -47,10 +60,19 @@ def read_earlier(source: str, *others: str | None) -> PlanFile:
     return load_plan(source)
 
 
-def as_earlier(options: SearchOptions, file: PlanFile, cluster: Cluster, given: set[str]) -> SearchOptions:
-    """``options`` with the weights, references and limits of the plan file, as far as no flag gives others."""
+def as_earlier(
+    options: SearchOptions, file: PlanFile, inputs: tuple[Cluster, TransformerSpec, Job], given: set[str]
+) -> SearchOptions:
+    """``options`` with the weights, references and limits of the plan file, as far as no flag gives others.
+
+    Where the job has another batch or sequence, time counts per token.
+    """
+    from memx_engine import per_token
+
+    cluster, _, job = inputs
     if not given & {"weights", "variance_kind"}:
-        options = replace(options, objective=file.objective)
+        tokens = file.job.global_batch * file.job.seq_len
+        options = replace(options, objective=per_token(file.objective, tokens, job.global_batch * job.seq_len))
     if not given & LIMITS:
         options = replace(options, limits=file.limits.among([t.name for t in cluster.gpu_types]))
     return options
@@ -62,3 +84,27 @@ def replanned(result: SearchResult, file: PlanFile, tolerance: float, picked: Ra
 
     before = Before(file.cluster, file.model, file.job, file.plan)
     return replan(result, before, tolerance=tolerance, only=picked)
+
+
+def given() -> set[str]:
+    """The options that the command line gave, by their parameters' names."""
+    context = click.get_current_context()
+    return {
+        name for name in context.params if context.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
+    }
+
+
+def free_inputs(loaded: tuple[Cluster, TransformerSpec, Job], flags: dict[str, Any]) -> tuple[Variant, ...]:
+    """The models and jobs of every value listed of a free hyper-parameter; one where nothing is free."""
+    from memx_engine import free_variants
+
+    cluster, model, job = loaded
+    return free_variants(
+        cluster,
+        model,
+        job,
+        global_batches=flags["global_batch"] or (),
+        seq_lens=flags["seq_len"] or (),
+        heads=flags["heads"] or (),
+        kv_heads=flags["kv_heads"] or (),
+    )

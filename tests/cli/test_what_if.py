@@ -99,3 +99,40 @@ def test_limits_of_the_file_hold_until_a_flag_says_otherwise(
     assert again["search"]["space"]["pin_recompute"] == ["a100-sxm-80g:none"]
     other = planned(capsys, "--from", str(file), "--max-layer-difference", "1")
     assert "pin_recompute" not in other["search"]["space"]
+
+
+def test_free_hyper_parameters_are_compared_per_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inputs = ["--cluster", cluster(tmp_path, "a100-sxm-80g, count: 2"), "--model", "llama3.2-1b"]
+    lists = ["--global-batch", "8,16", "--seq-len", "512,1024"]
+    out = planned(capsys, *inputs, *lists)
+    variants = out["free"]["variants"]
+    assert [(v["global_batch"], v["seq_len"]) for v in variants] == [(8, 512), (8, 1024), (16, 512), (16, 1024)]
+    best = variants[out["free"]["best"]]
+    assert best["phi"] == min(v["phi"] for v in variants) == out["plans"][0]["phi"]
+    assert (out["job"]["global_batch"], out["job"]["seq_len"]) == (best["global_batch"], best["seq_len"])
+    for v in variants:
+        assert v["s_per_token"] == pytest.approx(v["iteration_time_s"] / v["global_batch"] / v["seq_len"])
+    assert "free" not in planned(capsys, *inputs)
+    assert cli.run(["plan", *inputs, *lists]) == 0
+    assert "Compared by time per token" in capsys.readouterr().out
+    one = planned(capsys, *inputs, "--kv-heads", "4")
+    assert any("4 KV heads instead of 32 and 8" in line for line in one["assumed"])
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--global-batch", "8,0"], "global"),
+        (["--global-batch", "8,many"], "--global-batch"),
+        (["--heads", "33"], "33 heads do not divide"),
+        (["--kv-heads", "7"], "7"),
+        (["--seq-len", "512,100000000"], "100000000"),
+    ],
+)
+def test_free_values_that_cannot_be(
+    flags: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = ["--cluster", cluster(tmp_path, "a100-sxm-80g, count: 2"), "--model", "llama3.2-1b"]
+    assert cli.run(["plan", *inputs, *flags]) == 2
+    captured = capsys.readouterr()
+    assert words in captured.err and "Traceback" not in captured.err
