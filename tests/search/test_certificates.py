@@ -126,15 +126,20 @@ def test_progress_tells_the_truth(first: int, monkeypatch: pytest.MonkeyPatch) -
         optimum = everything.best(result.objective)
         either = min(optimum, everything.best(result.objective, plain=False))
         assert seen and seen[-1].phase == "done"
+        assert any(progress.gap is not None for progress in seen) or optimum == float("inf")
         assert [p.elapsed_s for p in seen] == sorted(p.elapsed_s for p in seen)
         for before, after in itertools.pairwise(seen):
             assert before.pruned.memory <= after.pruned.memory and before.pruned.time <= after.pruned.time
             if before.best_phi is not None and after.best_phi is not None:
                 assert after.best_phi <= before.best_phi
+            if before.lower_bound_phi is not None and after.lower_bound_phi is not None:
+                assert after.lower_bound_phi >= before.lower_bound_phi * (1 - _SLACK), f"instance {k}"
+            if before.gap is not None and after.gap is not None:
+                assert after.gap <= before.gap + _SLACK, f"instance {k}"
         for progress in seen:
             if progress.best_phi is not None:
                 assert progress.best_phi >= either * (1 - _SLACK), f"instance {k}"
-            lower = getattr(progress, "lower_bound_phi", None)
+            lower = progress.lower_bound_phi
             if lower is not None:
                 assert lower <= optimum * (1 + _SLACK), f"instance {k}"
             if progress.gap is not None:

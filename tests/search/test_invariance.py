@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from memx_engine.cost.first_principles import FirstPrinciples
+from memx_engine.cost.table import Estimator
 from memx_engine.errors import InputError, NoFeasiblePlanError
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.plan import FULL, NONE, SELECTIVE, Plan
@@ -46,13 +47,13 @@ def instances(
     while given < count:
         k += 1
         rng = np.random.default_rng([2031, k])
-        instance = random_instance(rng, most_plans=8000)
+        instance = random_instance(rng, most_plans=4000)
         if len(instance.cluster.gpu_types) >= types and len(instance.cluster.nodes) >= nodes:
             given += 1
             yield k, instance, RandomTables(instance, k, rough=k % 2 == 0, tightness=rng.uniform(0, 2))
 
 
-def optimum(instance: Instance, tables: RandomTables, options: SearchOptions) -> float:
+def optimum(instance: Instance, tables: Estimator, options: SearchOptions) -> float:
     """Least additive Phi of the 1F1B plans, infinite where there is none."""
     try:
         result = search(instance.cluster, instance.model, instance.job, options=options, estimator=tables)
@@ -245,6 +246,7 @@ _DIGEST = """
 import sys
 import numpy as np
 from memx_engine.cost.first_principles import FirstPrinciples
+from memx_engine.cost.table import Estimator
 from memx_engine.errors import NoFeasiblePlanError
 from memx_engine.search.run import SearchOptions, search
 from tests.search.random_instances import RandomTables, physical_instance, random_instance
@@ -295,3 +297,74 @@ def test_every_process_hash_seed_and_thread_count_gives_the_same_result() -> Non
         outputs.add(done.stdout)
     assert len(outputs) == 1
     assert len(outputs.pop().splitlines()) >= 6
+
+
+class TablesOnly:
+    """The cost model without what it offers to bound many skeletons at once."""
+
+    def __init__(self, base: FirstPrinciples) -> None:
+        self.base, self.provenance, self.fingerprint, self.assumed = (
+            base,
+            base.provenance,
+            base.fingerprint,
+            base.assumed,
+        )
+        self.stage_table, self.estimate, self.derive = base.stage_table, base.estimate, base.derive
+
+
+def test_an_estimator_that_was_used_or_has_tables_only_gives_the_same_result() -> None:
+    compared = 0
+    for k in range(24):
+        instance = physical_instance(np.random.default_rng([2034, k]))
+        where = (instance.cluster, instance.model, instance.job)
+        used = FirstPrinciples(*where)
+        options = SearchOptions(top=(2, 1000)[k % 2], variance_kind=("bytes", "utilization")[k // 2 % 2])
+        results = []
+        for estimator in (FirstPrinciples(*where), used, used, TablesOnly(FirstPrinciples(*where))):
+            try:
+                results.append(search(*where, options=options, estimator=estimator))
+            except NoFeasiblePlanError as error:
+                results.append(str(error))
+            if estimator is used and len(results) == 2:
+                search_otherwise(instance, used)
+        fresh, *others = results
+        if isinstance(fresh, str):
+            assert all(other == fresh for other in others)
+            continue
+        compared += 1
+        for other in others:
+            assert other.table.plans == fresh.table.plans, f"instance {k}"
+            assert other.table.phi.tolist() == fresh.table.phi.tolist(), f"instance {k}"
+            assert (other.pruned, other.plans_covered) == (fresh.pruned, fresh.plans_covered), f"instance {k}"
+            assert close(other.certificate.best, fresh.certificate.best, 1e-12)
+            assert [r.plan for r in other.pareto] == [r.plan for r in fresh.pareto], f"instance {k}"
+    assert compared > 12
+
+
+def search_otherwise(instance: Instance, estimator: FirstPrinciples) -> None:
+    """Fill whatever the estimator keeps with another question's answers."""
+    limits = OperatorLimits(keep_free_bytes=((None, 1e8),))
+    try:
+        search(
+            instance.cluster, instance.model, instance.job, estimator=estimator,
+            options=SearchOptions(limits=limits, weights=Weights("time", 1.0, 0.0, 0.0)),
+        )  # fmt: skip
+    except NoFeasiblePlanError:
+        pass
+
+
+def test_more_memory_never_worsens_the_optimum_of_the_cost_model() -> None:
+    gained = 0
+    for k in range(24):
+        instance = physical_instance(np.random.default_rng([2035, k]))
+        options = SearchOptions(objective=fixed_objective(k))
+        name = instance.cluster.gpu_types[k % len(instance.cluster.gpu_types)].name
+        before = float("inf")
+        for extra in (0, 2 * 10**8, 10**9, 10**10):
+            roomier = replace(instance, cluster=with_memory(instance.cluster, {name: extra}))
+            estimator = FirstPrinciples(roomier.cluster, roomier.model, roomier.job)
+            after = optimum(roomier, estimator, options)
+            assert after <= before * _HAIR, f"instance {k}"
+            gained += after < before < float("inf")
+            before = after
+    assert gained > 2
