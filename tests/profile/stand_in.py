@@ -9,6 +9,7 @@ _CODE = """\
 #!{python}
 import json, os, sys, time
 if "--self-check" in sys.argv:
+    print("MEMX-PROBE " + json.dumps({{"device": {device!r}, "kind": "cuda:0"}}))
     sys.exit(0)
 spec = json.loads(sys.argv[-1])
 with open({log!r}, "a") as log:
@@ -25,14 +26,21 @@ print("vendor library says goodbye", file=sys.stderr)
 
 
 def make_stand_in(
-    folder: Path, *, name: str = "python", seconds: float = 0.0, first_seconds: float | None = None
+    folder: Path,
+    *,
+    name: str = "python",
+    seconds: float = 0.0,
+    first_seconds: float | None = None,
+    device: str = "stand-in",
 ) -> Path:
     """An executable that measures nothing and takes ``seconds``; it logs (process, key) to ``folder``/log."""
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / name
     first = seconds if first_seconds is None else first_seconds
     log = str(folder / "log")
-    program.write_text(_CODE.format(python=sys.executable, log=log, seconds=seconds, first_seconds=first))
+    program.write_text(
+        _CODE.format(python=sys.executable, log=log, seconds=seconds, first_seconds=first, device=device)
+    )
     program.chmod(0o755)
     return program
 

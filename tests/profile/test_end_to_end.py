@@ -201,9 +201,10 @@ def test_a_probe_that_is_killed_is_tried_again_and_one_without_a_result_is_recor
 
     # Now one that dies on a single kind of point, after the banner of a vendor: kept as a failure, the others go on.
     code = python.read_text()
-    python.write_text(
-        code.replace("print(", 'spec["head"] and (print("vendor: {bad", flush=True), os._exit(3))\nprint(', 1)
-    )
+    banner = 'print("WARNING'
+    dies = 'spec["head"] and (print("vendor: {bad", flush=True), os._exit(3))'
+    assert banner in code
+    python.write_text(code.replace(banner, f"{dies}\n{banner}"))
     other = replace(site, name="other")
     sums = document(other.run("profile", "--json", "--retries", "1"))
     failed = [m for m in other.stored() if m.outcome is Outcome.CRASHED]
@@ -268,3 +269,13 @@ def test_a_node_name_that_a_shell_would_run_is_refused_with_its_line(tmp_path: P
     done = site.run("profile")
     assert done.code == 2 and "cluster.yaml:4: nodes[0].name" in done.err
     assert not (tmp_path / "ran").exists()
+
+
+def test_this_machines_gpu_is_never_measured_as_another(tmp_path: Path) -> None:
+    python = make_stand_in(tmp_path / "bin", device="NVIDIA A100-SXM4-80GB")
+    site = make_site(tmp_path, MIXED, ("--runner", "local", "--python", str(python)))
+    done = site.run("profile")
+    assert done.code == 0, done.err
+    assert "this machine has NVIDIA A100-SXM4-80GB, which is not mi300x" in done.err and "--types" in done.err
+    rows = site.stored()
+    assert {(m.point.gpu_type, m.truth) for m in rows} == {("a100-sxm-80g", Truth.GPU)}

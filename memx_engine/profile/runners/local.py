@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from memx_engine.errors import InputError
+from memx_engine.inputs.catalogue import find_gpu_type, load_catalogue
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.measurement import Measurement, Outcome, Point, Truth
 from memx_engine.profile.process import Finished, run
-from memx_engine.profile.protocol import PROBE_PATH, probe_device, probe_spec, read_result
+from memx_engine.profile.protocol import PROBE_PATH, find_result, probe_device, probe_spec, read_result
 from memx_engine.profile.runner import LaneState, ProfileError, StateCallback, StopCheck
 
 START_UP_S = 60.0
@@ -47,6 +49,15 @@ def probe_arguments(python: str, probe: str, spec: Mapping[str, Any], ranks: int
     """The argument vector that measures ``spec`` with ``ranks`` processes on one node."""
     start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks > 1 else []
     return [python, *start, probe, json.dumps(spec)]
+
+
+def _is_another(device: str, gpu_type: str) -> bool:
+    """Whether the driver's name ``device`` surely means another type; types of the operator's own cannot be judged."""
+    catalogue = load_catalogue()
+    try:
+        return gpu_type in catalogue and find_gpu_type(device, catalogue).name != gpu_type
+    except InputError:
+        return False
 
 
 @dataclass
@@ -125,9 +136,16 @@ class LocalRunner:
             words = (check.errors or check.output).strip().splitlines()[-1:]
             raise ProfileError(
                 f"the probe cannot run with {python}: {' '.join(words)[:200]}",
-                hint="install PyTorch there, for example with the extra: pip install 'memx-tui[probe]'",
+                hint="name a Python that has torch with --python, or install it: pip install 'memx-tui[probe]'",
             )
         truth, _ = self.ground(gpu_type)
+        device = str((find_result(check.output) or {}).get("device", ""))
+        if truth is Truth.GPU and _is_another(device, gpu_type):
+            raise ProfileError(
+                f"this machine has {device}, which is not {gpu_type}",
+                where=gpu_type,
+                hint="measure that type where it is, with --runner slurm or ssh, and name this machine's with --types",
+            )
         limit = memory_limit(truth, cluster.gpus[cluster.ranks_by_type[gpu_type][0]].capacity_bytes)
         on_state(LaneState(gpu_type, "ready", os.uname().nodename))
         environment = {"OMP_NUM_THREADS": str(self.threads), **self.environment}
