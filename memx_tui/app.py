@@ -19,6 +19,7 @@ from memx_tui.messages import JobFailed
 from memx_tui.modes import MODE_TABLE, Mode
 from memx_tui.paths import Paths, find_paths
 from memx_tui.profile_job import DOING as PROFILING
+from memx_tui.profile_job import LOOKING
 from memx_tui.remembering import SessionKeeper
 from memx_tui.screens.error import ErrorDialog
 from memx_tui.searching import SearchingApp
@@ -219,6 +220,8 @@ class MemxApp(SearchingApp):
             self.session.failure = event.error
         elif event.doing == PROFILING:
             self.profile_failed(event)
+        elif event.doing == LOOKING:
+            self.session.profile.looking = False
         self.publish("search")
         self.show_error(event.error, doing=event.doing)
 

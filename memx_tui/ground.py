@@ -38,7 +38,7 @@ class Ground:
         if self.word == "uncalibrated":
             of = f" of {', '.join(self.missing)}" if self.missing else ""
             return f"Planning stays uncalibrated: {grounds} are not enough{of}."
-        return f"Planning rests on {grounds} ({self.word}); r on Plans uses them."
+        return f"Planning rests on {grounds} ({self.word}); p plans with them."
 
 
 def stored_estimator(

@@ -19,7 +19,7 @@ from memx_tui.runners import make_runner
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memx_engine import Cluster, Job, ProfileEvent, Runner, TransformerSpec
+    from memx_engine import Cluster, Impact, Job, ProfileEvent, Runner, TransformerSpec
 
 Post = Callable[[Message], object]
 Clock = Callable[[], str]
@@ -29,6 +29,7 @@ REPORT_EVERY_S = 0.2
 """Five reports a second at most: the contract with slow connections is ten repaints a second in all."""
 
 DOING = "profiling"
+LOOKING = "looking at the workspace"
 
 
 def wall_clock() -> str:
@@ -47,6 +48,7 @@ class ProfileFeed:
     pause: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _lines: list[LogLine] = field(default_factory=list)
+    _verdicts: dict[str, tuple[Impact, ...]] = field(default_factory=dict)
 
     def add(self, line: LogLine) -> None:
         with self._lock:
@@ -57,6 +59,15 @@ class ProfileFeed:
         with self._lock:
             lines, self._lines = self._lines, []
         return lines
+
+    def judge(self, gpu_type: str, impacts: tuple[Impact, ...]) -> None:
+        with self._lock:
+            self._verdicts[gpu_type] = impacts
+
+    def verdicts(self) -> dict[str, tuple[Impact, ...]]:
+        """What has been judged so far."""
+        with self._lock:
+            return dict(self._verdicts)
 
 
 def log_line(event: ProfileEvent, clock: str) -> LogLine | None:
@@ -71,7 +82,23 @@ def log_line(event: ProfileEvent, clock: str) -> LogLine | None:
         bad = event.measurement.outcome in (Outcome.CRASHED, Outcome.TIMEOUT)
     if event.kind is EventKind.ENDED and event.message.startswith(("failed", "stopped:")):
         bad = True
-    return LogLine(clock, event.gpu_type, " ".join(event.message.split()), plain, bad)
+    text, more = " ".join(event.message.split()), ""
+    if event.measurement is not None and event.kind is EventKind.MEASURED:
+        text, more = result_words(event.measurement.point.label, text)
+    return LogLine(clock, event.gpu_type, text, plain, bad, more)
+
+
+def result_words(label: str, text: str) -> tuple[str, str]:
+    """``label: 168.1 ms, 4.19 GiB, +-0.5%`` with what matters first, in columns, and what may be left out."""
+    found = text.removeprefix(f"{label}: ")
+    result, _, rest = found.partition(", ")
+    memory, _, more = rest.partition(", ")
+    if not result.endswith(" ms"):
+        word, colon, why = found.partition(":")
+        return f"{word:<20} {label}{colon}{why}", ""
+    if not memory.endswith(" GiB"):
+        memory, more = "", rest
+    return f"{result:>9} {memory:>10} {label}", f", {more}" if more else ""
 
 
 def run_profile_job(
@@ -91,6 +118,8 @@ def run_profile_job(
 
     def hear(event: ProfileEvent) -> None:
         nonlocal last
+        if event.impacts:
+            feed.judge(event.gpu_type, event.impacts)
         line = log_line(event, clock())
         if line is not None:
             feed.add(line)
@@ -130,7 +159,7 @@ def run_survey(
         survey = Survey(problem=f"{error.message}; {error.hint}" if error.hint else error.message)
     except Exception as error:  # the edge between engine and screen: whatever it raises is logged and shown
         log.exception("looking at the workspace failed")
-        post(JobFailed(error, "looking at the workspace"))
+        post(JobFailed(error, LOOKING))
         return
     post(ProfileSurveyed(survey, inputs, settings))
 
@@ -146,9 +175,10 @@ def make_survey(inputs: tuple[Cluster, TransformerSpec, Job], settings: ProfileS
     design = settings.options().design(*inputs)
     runner = make_runner(settings.runner)
     cached: tuple[tuple[str, int], ...] = ()
-    ground = Ground()
+    ground, failed = Ground(), 0
     if Workspace.exists(folder):
         with Workspace(folder, read_only=True) as store:
             cached = tuple((t.gpu_type, t.stored(store, runner.ground(t.gpu_type)[1])) for t in design.types)
+            failed = sum(t.failed(store, runner.ground(t.gpu_type)[1]) for t in design.types)
         ground = find_ground(*inputs, folder)
-    return Survey(design.summary(), cached, tuple(design.excluded.items()), ground)
+    return Survey(design.summary(), cached, tuple(design.excluded.items()), ground, failed=failed)

@@ -11,7 +11,7 @@ from memx_tui.ground import Ground
 from memx_tui.runners import RunnerSettings
 
 if TYPE_CHECKING:
-    from memx_engine import DesignSummary, ProfileOptions, ProfileProgress, ProfileResult
+    from memx_engine import DesignSummary, Impact, ProfileOptions, ProfileProgress, ProfileResult
 
 LOG_LINES = 2000
 
@@ -56,13 +56,19 @@ class ProfileSettings:
 
 @dataclass(frozen=True)
 class LogLine:
-    """One line of the log. ``plain``: a point was started or skipped; shown only in the full log."""
+    """One line of the log.
+
+    Attributes:
+        plain: A point was started or skipped; shown only in the full log.
+        more: The end of the line, left out where it does not fit.
+    """
 
     clock: str
     gpu_type: str
     text: str
     plain: bool = False
     bad: bool = False
+    more: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ class Survey:
     """What is known before anything runs: the plan of measurements, what is there, what planning rests on.
 
     Attributes:
-        cached: GPU type to the points of its plan that are stored already.
+        cached: GPU type to the points of its plan that are stored already. failed: Points that crashed or hung.
         problem: Why there is no plan; empty when there is one.
     """
 
@@ -79,6 +85,7 @@ class Survey:
     excluded: tuple[tuple[str, str], ...] = ()
     ground: Ground = field(default_factory=Ground)
     problem: str = ""
+    failed: int = 0
 
     @property
     def there(self) -> int:
@@ -89,6 +96,9 @@ class Survey:
 class ProfileState:
     """Attributes:
     running: A job is on; ``paused`` and ``stopping`` are what the operator has asked of it.
+    subject: Cluster and model of the run, since others may be chosen while it goes on.
+    verdicts: GPU type to what its ablation has told, as soon as it has.
+    looking: What is stored has changed and is being read again.
     version: Goes up whenever a run has ended, so that plans computed before it are called stale.
     """
 
@@ -100,6 +110,9 @@ class ProfileState:
     result: ProfileResult | None = None
     failure: BaseException | None = None
     survey: Survey | None = None
+    subject: str = ""
+    verdicts: dict[str, tuple[Impact, ...]] = field(default_factory=dict)
+    looking: bool = False
     version: int = 0
     log: deque[LogLine] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
 

@@ -37,6 +37,12 @@ class ProfilingApp(App[None]):
     def show_error(self, error: BaseException, *, doing: str = "") -> None:
         raise NotImplementedError
 
+    def open_mode(self, name: str) -> None:
+        raise NotImplementedError
+
+    def start_search(self) -> None:
+        raise NotImplementedError
+
     # Where
 
     def workspace_folder(self) -> Path:
@@ -54,6 +60,15 @@ class ProfilingApp(App[None]):
             state.progress = state.result = state.failure = None
         self.publish("settings")
         self.survey_profile(anew=True)
+
+    def plan_on_measured(self) -> None:
+        """Open Plans and search with what is measured by now."""
+        session = self.session
+        self.open_mode("plans")
+        if not session.searching:
+            self.start_search()
+        elif session.unused_measurements:
+            self.say("a search is running on older measurements; r searches again when it ends")
 
     # Looking
 
@@ -96,7 +111,7 @@ class ProfilingApp(App[None]):
         if not current:
             return
         before = session.profile.survey.ground.notice if session.profile.survey else ""
-        session.profile.survey = event.survey
+        session.profile.survey, session.profile.looking = event.survey, False
         notice = event.survey.ground.notice
         if notice and notice != before and not session.profile.running:
             session.profile.log.append(LogLine(profile_job.wall_clock(), "", notice, bad=True))
@@ -121,6 +136,7 @@ class ProfilingApp(App[None]):
         feed = self._feed = ProfileFeed()
         state.running, state.paused, state.stopping = True, False, False
         state.progress = state.result = state.failure = None
+        state.verdicts, state.subject = {}, session.subject
         state.log.append(LogLine(profile_job.wall_clock(), "", f"profiling, {state.settings.where_words()}"))
         self._profile(
             partial(
@@ -170,9 +186,15 @@ class ProfilingApp(App[None]):
         state, result = self.session.profile, event.result
         state.progress = ProfileProgress(result.seconds, tuple(t.progress for t in result.types))
         state.result = result
+        state.verdicts = {t.gpu_type: t.impacts for t in result.types if t.impacts}
+        for failed in (t for t in result.types if t.hint):
+            self._take_lines()
+            state.log.append(LogLine(profile_job.wall_clock(), failed.gpu_type, failed.hint, bad=True))
         kept = result.total("measured") + result.total("cached")
         word = "cancelled" if result.cancelled else "finished"
-        self._profile_ended(f"profiling {word}; {kept:,} results are kept")
+        missing = [t.gpu_type for t in result.types if t.error]
+        without = f" without {', '.join(missing)}" if missing else ""
+        self._profile_ended(f"profiling {word}{without}; {kept:,} results are kept")
 
     def profile_failed(self, event: JobFailed) -> None:
         """The job raised; what it had stored stays."""
@@ -185,7 +207,9 @@ class ProfilingApp(App[None]):
         self._take_lines()
         state.log.append(LogLine(profile_job.wall_clock(), "", words, bad=bad))
         state.running = state.paused = state.stopping = False
-        state.version += 1
+        if state.progress is None or state.progress.measured:
+            state.version += 1
+        state.looking = True
         self._feed = None
         self.publish("profile")
         if not bad and self.session.mode != "profile":
@@ -195,3 +219,4 @@ class ProfilingApp(App[None]):
     def _take_lines(self) -> None:
         if self._feed is not None:
             self.session.profile.log.extend(self._feed.take())
+            self.session.profile.verdicts.update(self._feed.verdicts())

@@ -133,6 +133,16 @@ class Session:
         """The result shown was computed from other inputs than those now chosen."""
         return self.result is not None and self.result_inputs != self.inputs()
 
+    @property
+    def unused_measurements(self) -> bool:
+        """Something was measured since the result shown was computed."""
+        return self.result is not None and self.result_inputs[-1:] != (self.profile.version,)
+
+    @property
+    def subject(self) -> str:
+        """Cluster and model by name."""
+        return f"{self.cluster.name if self.cluster else ''}, {self.model.name if self.model else ''}"
+
     def accept(self, result: SearchResult, columns: PlanColumns, inputs: tuple[object, ...]) -> None:
         """Take over a finished search; marks follow their plans into the new ranking and are dropped with them."""
         wanted = dict(self.pending_marks)

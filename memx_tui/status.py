@@ -30,3 +30,8 @@ def search_words(session: Session) -> list[str]:
         f"{stopped}{result.seconds:.1f} s",
         "cancelled" if result.cancelled else "",
     ]
+
+
+def new_measurements_words(key: str) -> list[str]:
+    """Where what was measured since is not in the plans yet, and ``key`` brings it there; longest version first."""
+    return [f"new measurements: {key} searches with them", f"{key} uses new measurements", f"{key}: new data"]

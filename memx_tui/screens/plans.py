@@ -19,6 +19,7 @@ from memx_tui.plan_list import LARGE_FIRST, empty_words, sort_order
 from memx_tui.screens.base import ModeScreen
 from memx_tui.screens.pick import Item, PickDialog
 from memx_tui.session import AXES, SORT_KEYS, Change
+from memx_tui.status import new_measurements_words
 from memx_tui.widgets.filter_line import FilterLine
 from memx_tui.widgets.memory_bars import MemoryBars
 from memx_tui.widgets.pane import Pane
@@ -117,6 +118,11 @@ class PlansScreen(ModeScreen):
         self.table.focus()
 
     # Session
+
+    def status(self) -> list[str]:
+        if self.session.unused_measurements and not self.session.searching:
+            return new_measurements_words("r")
+        return super().status()
 
     def session_changed(self, change: Change) -> None:
         if change == "result":

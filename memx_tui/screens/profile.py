@@ -12,10 +12,13 @@ from textual.binding import Binding, BindingType
 from textual.events import Resize
 from textual.widgets import Static
 
+from memx_tui.profile_canvas import Canvas, Colors
 from memx_tui.profile_state import ProfileSettings, Survey
-from memx_tui.profile_text import Canvas, Colors, log_lines, overall_lines, plan_lines, type_lines, verdict_lines
+from memx_tui.profile_tables import plan_lines, verdict_lines
+from memx_tui.profile_text import log_lines, overall_lines, type_lines
 from memx_tui.screens.base import ModeScreen
 from memx_tui.session import Change
+from memx_tui.status import new_measurements_words
 from memx_tui.widgets.chrome import Hint, fit
 from memx_tui.widgets.pane import Pane
 from memx_tui.widgets.text_view import TextView
@@ -35,6 +38,7 @@ class ProfileScreen(ModeScreen):
         Binding("x", "cancel", "Cancel", id="profile.cancel", tooltip="Stop; every finished point is kept"),
         Binding("f", "retry", "Retry failed", id="profile.retry", tooltip="Measure again what failed or hung"),
         Binding("o", "runner", "Runner", id="profile.runner", tooltip="Where to measure, and in which workspace"),
+        Binding("p", "plan", "Plan", id="profile.plan", tooltip="Search for plans with what is measured by now"),
         Binding("l", "full_log", "Log", id="profile.log", tooltip="The whole log, or all panes again"),
         Binding("tab", "turn(1)", "Pane", id="profile.turn", show=False, tooltip="Plan, log or verdict below"),
         Binding("shift+tab", "turn(-1)", "Back", id="profile.turn-back", show=False, tooltip="The pane before"),
@@ -115,10 +119,13 @@ class ProfileScreen(ModeScreen):
         canvas = self.canvas(self.size.width)
         self.query_one("#overall", TextView).set_lines(overall_lines(state, canvas))
         self.query_one("#types", TextView).set_lines(type_lines(state, canvas))
-        self.query_one("#types-pane", Pane).title_bar.show("GPU types", [Text(state.settings.where_words())])
+        of = f" of {state.subject}" if state.progress is not None and state.subject != self.session.subject else ""
+        self.query_one("#types-pane", Pane).title_bar.show(f"GPU types{of}", [Text(state.settings.where_words())])
         self._show_lower(replace(canvas, width=self.size.width - 1))
         survey = state.survey
         words = survey.ground.line() if survey is not None else ""
+        if state.looking:
+            words = "Reading what is measured now."
         if state.running:
             words = "Every result is kept as it arrives; quitting loses at most what runs now."
         self.query_one("#ground", Static).update(Text(f" {fit(words, self.size.width - 2)}", no_wrap=True))
@@ -130,7 +137,8 @@ class ProfileScreen(ModeScreen):
         elif self._lower == "log":
             lines = log_lines(state.log, canvas, full=self._full)
         else:
-            lines = verdict_lines(state.result, canvas)
+            order = [t.gpu_type for t in state.progress.types] if state.progress is not None else []
+            lines = verdict_lines({name: state.verdicts.get(name, ()) for name in order}, canvas)
         view = self.query_one("#lower", TextView)
         view.follow = self._lower == "log"
         view.set_lines(lines, top=self._top and self._lower != "log")
@@ -149,6 +157,12 @@ class ProfileScreen(ModeScreen):
         if self._lower != lower:
             self._lower, self._top = lower, True
 
+    def status(self) -> list[str]:
+        session = self.session
+        if session.unused_measurements and not session.searching and not session.profile.running:
+            return new_measurements_words("p")
+        return super().status()
+
     def hints(self) -> Iterator[Hint]:
         state = self.session.profile
         survey = state.survey
@@ -166,8 +180,10 @@ class ProfileScreen(ModeScreen):
         if action in ("pause", "cancel"):
             return state.running and not state.stopping
         if action == "retry":
-            failed = state.progress is not None and state.progress.failed > 0
-            return not state.running and (failed or state.failure is not None)
+            failed = state.progress.failed if state.progress is not None else state.survey.failed if state.survey else 0
+            return not state.running and (failed > 0 or state.failure is not None)
+        if action == "plan":
+            return self.session.ready
         if action == "back":
             return self._full
         return True
@@ -185,6 +201,9 @@ class ProfileScreen(ModeScreen):
 
     def action_cancel(self) -> None:
         self.memx.cancel_profile()
+
+    def action_plan(self) -> None:
+        self.memx.plan_on_measured()
 
     def action_runner(self) -> None:
         from memx_tui.screens.runner import RunnerDialog

@@ -116,18 +116,33 @@ class TabBar(Widget):
     def render(self) -> Text:
         text = Text(no_wrap=True, overflow="crop")
         self._spans = []
-        for tab in self._tabs:
+        labels = self._labels(self.size.width)
+        for tab, label in zip(self._tabs, labels, strict=True):
             start = text.cell_len
             is_open = tab.mode == self._open
-            label = f"{tab.key} {tab.label}"
-            style = self.get_component_rich_style("tab--open", partial=True) if is_open else Style()
-            text.append(f"[{label}]" if is_open else f" {label} ", style)
+            text.append(label, self.get_component_rich_style("tab--open", partial=True) if is_open else Style())
             self._spans.append((start, text.cell_len, tab.mode))
         room = self.size.width - text.cell_len - 2
         status = next((s for s in self._status if cell_len(s) <= room), self._status[-1] if self._status else "")
         status = fit(status, max(0, room))
         text.append(" " * max(0, self.size.width - text.cell_len - cell_len(status) - 1))
         return text.append(status, self.get_component_rich_style("tab--status", partial=True))
+
+    def _labels(self, width: int) -> list[str]:
+        """The tabs' words; without the space between them, then the closed ones without names, where it is narrow."""
+        words = [f"{tab.key} {tab.label}" for tab in self._tabs]
+        is_open = [tab.mode == self._open for tab in self._tabs]
+        wide = [f"[{word}]" if now else f" {word} " for word, now in zip(words, is_open, strict=True)]
+        if sum(map(cell_len, wide)) <= width:
+            return wide
+        close = [f"[{word}]" if now else word for word, now in zip(words, is_open, strict=True)]
+        for n in range(len(close) - 1):
+            close[n] += "" if is_open[n] or is_open[n + 1] else " "
+        if sum(map(cell_len, close)) <= width:
+            return close
+        return [
+            f"[{word}]" if now else f" {tab.key} " for word, now, tab in zip(words, is_open, self._tabs, strict=True)
+        ]
 
     def on_click(self, event: Click) -> None:
         for start, end, mode in self._spans:

@@ -91,7 +91,7 @@ async def test_before_anything_runs_the_plan_of_measurements_is_shown(tmp_path: 
         assert "819 points planned, 0 are there; r starts" in text
         assert "simulated by testbed:0" in text and "uncalibrated" in text
         assert "a100-sxm-80g" in text and "about 63 min" in text
-        assert footer(app) == ["? Help", "r Start", "o Runner", "l Log", "^p Palette", "q Quit"]
+        assert footer(app) == ["? Help", "r Start", "o Runner", "p Plan", "l Log", "^p Palette", "q Quit"]
         assert not app.workspace_folder().exists(), "looking writes nothing"
 
 
@@ -101,7 +101,7 @@ async def test_check_19_cancel_is_quick_keeps_what_is_done_and_the_next_run_reus
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.press("r")
         await until(pilot, lambda: measured(app) >= 10)
-        assert footer(app)[1:4] == ["spc Pause", "x Cancel", "l Log"]
+        assert footer(app)[1:5] == ["spc Pause", "x Cancel", "p Plan", "l Log"]
         start = time.monotonic()
         await pilot.press("x")
         assert state.stopping or not state.running
@@ -262,7 +262,7 @@ def test_check_09_a_flood_of_events_becomes_a_few_messages_and_loses_no_line(
     ended = posted[-1]
     assert isinstance(ended, ProfileEnded)
     lines = feed.take()
-    assert sum(not line.plain and "ms," in line.text for line in lines) == sum(
+    assert sum(not line.plain and " ms " in line.text and " GiB " in line.text for line in lines) == sum(
         t.progress.measured - t.progress.oom for t in ended.result.types
     )
     assert feed.take() == []

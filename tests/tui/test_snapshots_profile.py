@@ -46,7 +46,7 @@ def app_on(runner: str = "testbed", **options: Any) -> MemxApp:
 
 def running(app: MemxApp) -> MemxApp:
     state = app.session.profile
-    state.running = True
+    state.running, state.subject = True, app.session.subject
     state.progress = ProfileProgress(
         192.0,
         (
@@ -60,10 +60,10 @@ def running(app: MemxApp) -> MemxApp:
     )  # fmt: skip
     state.log.extend(
         (
-            LogLine("14:02:11", "vendor-b", "8 layers tp1 mbs8 seq4096 none x1: out of memory"),
+            LogLine("14:02:11", "vendor-b", "out of memory        8 layers tp1 mbs8 seq4096 none x1"),
             LogLine("14:02:19", "vendor-b", "8 layers tp2 mbs2 seq4096 none x1: started", plain=True),
             LogLine("14:02:27", "vendor-b", "8 layers tp2 mbs2 seq4096 none x1: crashed, retry 1 of 2: 137", bad=True),
-            LogLine("14:02:31", "vendor-b", "8 layers tp2 mbs2 seq4096 none x1: 118.6 ms, 17.96 GiB, +-0.6%"),
+            LogLine("14:02:31", "vendor-b", " 118.6 ms  17.96 GiB 8 layers tp2 mbs2 seq4096 none x1", more=", +-0.6%"),
             LogLine("14:02:31", "vendor-c", "pending: Resources"),
         )
     )
@@ -83,6 +83,7 @@ def finished(app: MemxApp) -> MemxApp:
     )
     state.running = False
     state.result = ProfileResult(types, Truth.TESTBED, "testbed:0", 192.0)
+    state.verdicts = {t.gpu_type: t.impacts for t in types}
     state.progress = ProfileProgress(192.0, tuple(t.progress for t in types))
     return app
 
