@@ -61,6 +61,7 @@ def search_document(result: SearchResult, top: int = 10) -> Document:
                 "cancelled": result.cancelled,
                 "cache": {"hits": result.cache_hits, "misses": result.cache_misses},
                 "certificate": _certificate(result.certificate),
+                "front": asdict(result.front),
             },
             "plans": [plan_document(result.detail(row), cluster) for row in range(rows)],
             "time_optimal": plan_document(result.time_optimal, cluster),

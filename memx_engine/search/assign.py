@@ -24,7 +24,7 @@ class Assigned:
 
     ``settled``: no better plan of the skeleton matters: it is the best, or the best is above the limit that was given.
     ``worst_fraction`` is the highest memory / capacity over the stages, ``worst_type`` the GPU type of that stage;
-    ``spread_bytes2`` the variance in bytes, whatever the objective's kind.
+    ``spread_bytes2`` the variance in bytes, whatever the objective's kind. ``nodes``: What it took.
     """
 
     skeleton: Skeleton
@@ -40,6 +40,7 @@ class Assigned:
     worst_fraction: float
     worst_type: str
     spread_bytes2: float
+    nodes: int = 0
 
     @cached_property
     def plan(self) -> Plan:
@@ -68,14 +69,21 @@ def assign(
     max_layer_difference: int | None = None,
     should_stop: Callable[[], bool] | None = None,
     most_nodes: int | None = None,
+    most_peak: float = float("inf"),
 ) -> Assigned | None:
     """The best split and recompute of ``skeleton``, whose table is ``table``; None where nothing fits.
 
-    ``most_nodes``: Give up then, with the best so far and its honest bound.
+    ``most_nodes``: Give up then, with the best so far and its honest bound. ``most_peak``: Only plans up to this peak.
     """
     limits = Limits(max_layer_difference=max_layer_difference, same_recompute=framework is Framework.MEGATRON)
     solution = solve(
-        table, objective, incumbent_phi=incumbent_phi, limits=limits, should_stop=should_stop, most_nodes=most_nodes
+        table,
+        objective,
+        incumbent_phi=incumbent_phi,
+        limits=limits,
+        should_stop=should_stop,
+        most_nodes=most_nodes,
+        most_peak=most_peak,
     )
     if solution is None:
         return None
@@ -95,6 +103,7 @@ def assign(
         float(used.max()),
         skeleton.placements[int(used.argmax())].gpu_type,
         weighted_variance(memory, table.gpus),
+        solution.nodes,
     )
 
 

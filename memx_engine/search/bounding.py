@@ -16,6 +16,7 @@ from memx_engine.search.sketch_bounds import sketched_bounds
 
 _KEPT_TABLE_BYTES = 128 << 20
 _AT_ONCE = 64
+_FIRST = 32
 _BOUNDING_SHARE = 0.5
 # Knuth's multiplicative hash: neighbours in the enumeration land far apart, the same way every time.
 _SCATTER = 2654435761
@@ -78,10 +79,16 @@ class Bounder:
         self._shapes: dict[tuple[int, int, int], tuple[tuple[Recompute, ...], int]] = {}
 
     def bound(self, skeletons: Sequence[Skeleton], *, scattered: bool) -> BoundedSpace:
-        """Look at all; under a time limit at most for half of it, and (``scattered``) all over the space first."""
+        """Look at all; under a time limit at most for half of it, and (``scattered``) all over the space first.
+
+        A few from all over the space always come first, so that some plan that fits is soon known.
+        """
         order = list(range(len(skeletons)))
         if scattered:
             order.sort(key=lambda i: i * _SCATTER % 2**32)
+        elif len(order) > 4 * _AT_ONCE:
+            first = order[:: -(len(order) // _FIRST)]
+            order = first + sorted(set(order).difference(first))
         out = BoundedSpace()
         fitting: dict[int, Bounds] = {}
         step = 1 if self._sketch is None else _AT_ONCE

@@ -22,6 +22,8 @@ class SearchOptions:
         time_limit_s: Stop then and return the best so far, at least one plan; None searches everything.
         seed, threads: Part of every search's record; this search uses no randomness and one thread.
         rescored: How many skeleton optima are ordered by event time (K).
+        front: Resolution of the front of the whole space, see :mod:`.whole_front`; 0 takes the table's front.
+        front_nodes: Solver nodes that the front may take, so that it never costs more than the ranking; None: all.
         limits: What the operator holds fixed or forbids in every plan.
         variance_kind: ``bytes``, or ``utilization``: the variance is of each GPU's memory / capacity.
         objective: Weights and references that are given, such as another search's, so that Phi compares with its; the
@@ -35,6 +37,8 @@ class SearchOptions:
     seed: int = 0
     threads: int = 1
     rescored: int = 64
+    front: int = 2
+    front_nodes: int | None = 2000
     time_rule: str = "corner"
     epsilon_rule: str = "memx"
     limits: OperatorLimits = NO_OPERATOR_LIMITS
@@ -44,6 +48,8 @@ class SearchOptions:
     def __post_init__(self) -> None:
         if self.top < 1:
             raise InputError(f"top {self.top} must be at least 1", where="--top")
+        if self.front < 0:
+            raise InputError(f"front {self.front} cannot be negative", where="--front")
         if self.time_limit_s is not None and not self.time_limit_s > 0:
             raise InputError(f"time limit {self.time_limit_s:g} s must be positive", where="--time-limit")
         if self.time_rule not in TIME_RULES:

@@ -65,6 +65,9 @@ def rank(
     estimator: Estimator,
     rescored: int,
     should_stop: Callable[[], bool] = lambda: False,
+    *,
+    beside: Sequence[Assigned] = (),
+    known: dict[int, Estimate] | None = None,
 ) -> Ranking:
     """Order plans by Phi, the best ``rescored`` of them by event time.
 
@@ -75,14 +78,24 @@ def rank(
     Args:
         found: One plan per skeleton. fast: Candidates for the fastest plan; one that is not in ``found`` stands beside
             the table.
+        beside: Plans of the whole space's front; those that are not in ``found`` stand beside the table too.
+        known: Estimates by ``id`` of what was assigned, kept from one ranking to the next.
         should_stop: Asked before every simulation; once True only the head that is already simulated is kept, of at
             least one plan.
     """
+    known = {} if known is None else known
+
+    def estimate(assigned: Assigned) -> Estimate:
+        if id(assigned) not in known:
+            known[id(assigned)] = estimator.estimate(assigned.plan)
+        return known[id(assigned)]
+
     pool, count = list(found), len(found)
-    timed = [(estimator.estimate(a.plan), a) for k, a in enumerate(fast) if k == 0 or not should_stop()]
-    if timed:
-        fastest = min(timed, key=lambda item: item[0].iteration_time_s)[1]
-        pool += [] if any(fastest.same_as(a) for a in found) else [fastest]
+    timed = [(estimate(a), a) for k, a in enumerate(fast) if k == 0 or not should_stop()]
+    fastest = [min(timed, key=lambda item: item[0].iteration_time_s)[1]] if timed else []
+    for assigned in (*fastest, *beside):
+        if not any(assigned.same_as(a) for a in pool):
+            pool.append(assigned)
     time_s = np.array([a.time_s for a in pool])
     peak = np.array([a.peak_bytes for a in pool])
     variance = np.array([a.variance_bytes2 for a in pool])
@@ -93,7 +106,7 @@ def rank(
         for i in wanted:
             if i != wanted[0] and should_stop():
                 break
-            estimates[i] = estimator.estimate(pool[i].plan)
+            estimates[i] = estimate(pool[i])
             time_s[i] = estimates[i].iteration_time_s
             peak[i] = estimates[i].peak_bytes
             variance[i], spread[i] = objective.variance_of(estimates[i]), estimates[i].memory_variance_bytes2
@@ -119,7 +132,7 @@ def rank(
     )
     place = {int(i): row + 1 for row, i in enumerate(order)}
     # A plan beside the table takes the rank that its Phi would have there.
-    place.setdefault(len(pool) - 1, 1 + int((table.phi < phi[-1]).sum()))
+    place |= {i: 1 + int((table.phi < phi[i]).sum()) for i in range(count, len(pool))}
 
     def ranked(i: int) -> RankedPlan:
         return RankedPlan(place[i], pool[i].plan, estimates[i], float(phi[i]), bool(front[i]))

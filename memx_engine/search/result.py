@@ -85,6 +85,31 @@ class Certificate:
 
 
 @dataclass(frozen=True)
+class FrontReport:
+    """How much of the Pareto front of the whole space was sought.
+
+    Attributes:
+        resolution: Steps of the peak's bound and of the trade between time and variance; 0: not sought, the front is
+            that of the table.
+        trades: How many trades that makes. proven: Those whose best plan over all 1F1B skeletons was found.
+    """
+
+    resolution: int = 0
+    trades: int = 0
+    proven: int = 0
+
+    @property
+    def complete(self) -> bool:
+        return self.resolution > 0 and self.proven == self.trades
+
+    def __str__(self) -> str:
+        if not self.resolution:
+            return "those of the plans found for each skeleton"
+        share = "all" if self.complete else f"{self.proven} of"
+        return f"{share} {self.trades} trades between the three proven over the whole space"
+
+
+@dataclass(frozen=True)
 class SearchProgress:
     """One progress report; ``done`` and ``feasible`` never decrease within a phase.
 
@@ -123,6 +148,7 @@ class SearchResult:
             one its phi would have.
         cancelled: The search was stopped; the plans are the best so far.
         limits: What the operator held fixed or forbade; every plan keeps it.
+        front: How complete ``pareto`` is.
     """
 
     cluster: Cluster
@@ -148,6 +174,7 @@ class SearchResult:
     estimator: Estimator
     cancelled: bool = False
     limits: OperatorLimits = NO_OPERATOR_LIMITS
+    front: FrontReport = FrontReport()
 
     def detail(self, row: int) -> RankedPlan:
         """Row ``row`` of the table with everything predicted of it; estimated on demand beyond the rescored head."""

@@ -9,6 +9,7 @@ from memx_engine.errors import CancelledError
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Framework, Job
 from memx_engine.inputs.model import TransformerSpec
+from memx_engine.plan import Estimate
 from memx_engine.search.bounding import BoundedSpace, Bounder, Tables
 from memx_engine.search.bounds import Bounds, PlanFigures
 from memx_engine.search.control import Control, Progress, Stop
@@ -18,11 +19,12 @@ from memx_engine.search.limits import limited
 from memx_engine.search.objective import Objective, Weights, choose_weights, compute_references
 from memx_engine.search.options import SearchOptions
 from memx_engine.search.ranking import Ranking, rank
-from memx_engine.search.result import SearchResult
+from memx_engine.search.result import FrontReport, SearchResult
 from memx_engine.search.schedule import heterogeneity_index
 from memx_engine.search.solving import Solver
 from memx_engine.search.space import Space, enumerate_space
 from memx_engine.search.summary import assumptions, certificate
+from memx_engine.search.whole_front import WholeFront
 
 __all__ = ["SearchOptions", "search"]
 
@@ -102,9 +104,26 @@ class _Search:
             raise self._nothing(space, bounded)
         fastest = solver.fastest(bounded.fitting, objective)
         control.report("ranking", 0, 1, force=True)
-        ranking = rank(solver.found, fastest, objective, self._estimator, self._options.rescored, control.cancels)
+        known: dict[int, Estimate] = {}
+        rescored = self._options.rescored
+        ranking = rank(solver.found, fastest, objective, self._estimator, rescored, control.cancels, known=known)
+        report = FrontReport()
+        if self._options.front and not control.stops():
+            front = WholeFront(solver, bounded.fitting, objective, control, self._options.front_nodes)
+            report = front.seek(self._options.front)
+            if front.points and not control.cancels():
+                ranking = rank(
+                    solver.found,
+                    fastest,
+                    objective,
+                    self._estimator,
+                    rescored,
+                    control.cancels,
+                    beside=front.points,
+                    known=known,
+                )
         control.report("done", 1, 1, force=True)
-        return self._result(space, len(skeletons), bounded, objective, solver, ranking)
+        return self._result(space, len(skeletons), bounded, objective, solver, ranking, report)
 
     def _nothing(self, space: Space, bounded: BoundedSpace) -> Exception:
         if self._control.cancelled:
@@ -143,6 +162,7 @@ class _Search:
         objective: Objective,
         solver: Solver,
         ranking: Ranking,
+        front: FrontReport,
     ) -> SearchResult:
         estimator, control = self._estimator, self._control
         return SearchResult(
@@ -175,6 +195,7 @@ class _Search:
             estimator=estimator,
             cancelled=control.cancelled,
             limits=self._options.limits,
+            front=front,
         )
 
     def _stopped_early(self, bounded: BoundedSpace) -> list[str]:

@@ -86,7 +86,7 @@ def find_sensitivity(
         should_stop: True ends the work with the gains so far.
     """
     began, base = time.monotonic(), result.plans[0]
-    chosen = replace(options or SearchOptions(), objective=result.objective, limits=result.limits)
+    chosen = replace(options or SearchOptions(), objective=result.objective, limits=result.limits, front=0)
     changes = tuple(changes_of(result.cluster, more_bytes=more_bytes, link_factor=link_factor))
     gains: list[Gain] = []
     for done, change in enumerate(changes):

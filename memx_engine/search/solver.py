@@ -52,6 +52,7 @@ def solve(
     limits: Limits | None = None,
     should_stop: Callable[[], bool] | None = None,
     most_nodes: int | None = None,
+    most_peak: float = math.inf,
 ) -> Solution | None:
     """Minimise Phi over layer splits and recompute under capacity; None when nothing fits.
 
@@ -61,7 +62,7 @@ def solve(
     Args:
         incumbent_phi: Best value known elsewhere; the skeleton is closed as soon as its bound reaches it.
         should_stop: Asked before each node but the first; on True the best so far comes back with its honest bound.
-        most_nodes: Stop likewise after so many nodes.
+        most_nodes: Stop likewise after so many nodes. most_peak: Only plans whose peak does not exceed this.
     """
     limits = limits or NO_LIMITS
     limits.check(table)
@@ -80,6 +81,7 @@ def solve(
         masks=masks_of(choices, limits),
         cutoff=cutoff,
         should_stop=should_stop,
+        most_peak=most_peak,
         most_nodes=most_nodes,
     )
     outcome = search.run()

@@ -146,6 +146,10 @@ class Solver:
         others.sort(key=lambda a: a.time_s)
         return ([best] if best else []) + others[:_INTERLEAVED_TRIED]
 
+    def trade(self, skeleton: Skeleton, objective: Objective, limit: float, most_peak: float) -> Assigned | None:
+        """The best plan of a skeleton for another objective under a bound of the peak, if it is below the limit."""
+        return self._assign(skeleton, objective, limit, 0.0, most_peak=most_peak)
+
     def _keep(self, best: Assigned) -> None:
         self.found.append(best)
         if best.plain:
@@ -166,7 +170,13 @@ class Solver:
         return Incumbents(top, self._options.time_rule, ceiling, Front())
 
     def _assign(
-        self, skeleton: Skeleton, objective: Objective, limit: float, bound: float, most_nodes: int | None = None
+        self,
+        skeleton: Skeleton,
+        objective: Objective,
+        limit: float,
+        bound: float,
+        most_nodes: int | None = None,
+        most_peak: float = float("inf"),
     ) -> Assigned | None:
         best = assign(
             *self._ground,
@@ -178,6 +188,7 @@ class Solver:
             max_layer_difference=self._options.limits.max_layer_difference,
             should_stop=lambda: self._control.stops() and self._may_end(),
             most_nodes=most_nodes,
+            most_peak=most_peak,
         )
         if best is None or not best.plain:
             return best

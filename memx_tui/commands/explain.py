@@ -89,7 +89,7 @@ def command(
 
     if time_limit is not None and not gap:
         raise InputError("limits a search", where="--time-limit", hint="add --gap to search")
-    options = SearchOptions(time_limit_s=time_limit, seed=seed, threads=threads) if gap else None
+    options = SearchOptions(time_limit_s=time_limit, seed=seed, threads=threads, front=0) if gap else None
     if plan is not None:
         given = [f"--{n.replace('_', '-')}" for n, v in [*flags.items(), ("cluster", cluster), ("model", model)] if v]
         given += ["--job"] if job_file else []

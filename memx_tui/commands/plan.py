@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,12 @@ if TYPE_CHECKING:
     metavar="S",
     help="Stop after S seconds with the best found.",
 )
+@click.option(
+    "--front",
+    type=click.IntRange(0, 32),
+    metavar="N",
+    help="Seek the Pareto front of the whole space in N steps, however long it takes; 0 leaves it to the plans shown.",
+)
 @click.option("--pick", type=click.IntRange(1), metavar="N", help="Describe and save the plan of rank N (default 1).")
 @click.option("--without", multiple=True, metavar="NODE", help="Plan without this node; can be repeated.")
 @click.option(
@@ -104,6 +111,7 @@ def command(
     variance_kind: str,
     top: int,
     time_limit: float | None,
+    front: int | None,
     pick: int | None,
     without: tuple[str, ...],
     from_plan: str | None,
@@ -157,6 +165,8 @@ def command(
         variance_kind=variance_kind,
         limits=limits,
     )
+    if front is not None:
+        options = replace(options, front=front, front_nodes=None)
     if earlier is not None:
         options = as_earlier(options, earlier, loaded, given())
     estimator = stored_estimator(*loaded, workspace)

@@ -1,0 +1,113 @@
+"""Third phase: the Pareto front over (time, peak, variance) of the whole space, not of the plans that were ranked.
+
+The peak is bounded in steps between the least and that of the fastest plan; under each bound, time and variance are
+traded by optima of weighted products over ALL 1F1B skeletons. Every weight is positive, so that whatever dominated such
+an optimum would be the better optimum: each plan that is proven here is on the true front (of additive times), and the
+resolution decides only how many of its plans are found. Bounds keep most skeletons closed, as they do for Phi.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memx_engine.search.assign import Assigned
+from memx_engine.search.control import Control
+from memx_engine.search.objective import Objective, Weights
+from memx_engine.search.result import FrontReport
+from memx_engine.search.solving import Bounded, Solver
+
+_SLIGHT = 0.01  # the least weight of each of the three inside the front
+
+
+@dataclass(frozen=True)
+class _Target:
+    """One trade: weights of time, peak and variance under a bound of the peak."""
+
+    weights: tuple[float, float, float]
+    most_peak: float = float("inf")
+
+
+class WholeFront:
+    """Seeks the front; see the module.
+
+    Attributes:
+        points: The plans found, each optimal for its trade over all 1F1B skeletons.
+    """
+
+    def __init__(
+        self, solver: Solver, bounded: Bounded, objective: Objective, control: Control, most_nodes: int | None
+    ) -> None:
+        self._solver, self._objective, self._control = solver, objective, control
+        self._bounded = [(skeleton, bounds) for skeleton, bounds in bounded if skeleton.virtual_stages == 1]
+        self._columns: NDArray[np.float64] = np.array(
+            [(b.time_s, b.peak_bytes, b.variance_bytes2) for _, b in self._bounded]
+        ).reshape(-1, 3)
+        self._left = float("inf") if most_nodes is None else float(most_nodes)
+        self.points: list[Assigned] = []
+        self._known = [a for a in solver.found if a.plain]
+
+    def seek(self, resolution: int) -> FrontReport:
+        """``resolution``: Steps of the peak's bound and of the trade between time and variance, at least 1."""
+        extremes = [_Target((1 - 2 * _SLIGHT, _SLIGHT, _SLIGHT)), _Target((_SLIGHT, 1 - 2 * _SLIGHT, _SLIGHT))]
+        extremes.append(_Target((_SLIGHT, _SLIGHT, 1 - 2 * _SLIGHT)))
+        total = len(extremes) + (resolution + 1) ** 2
+        proven = 0
+        ends: list[Assigned] = []
+        for target in extremes:
+            proven += self._prove(target, proven, total)
+            ends = self.points
+        if len(ends) == len(extremes):
+            for target in self._inner(resolution, ends[1].peak_bytes, ends[0].peak_bytes):
+                proven += self._prove(target, proven, total)
+        self._control.report("front", total, total, force=True)
+        return FrontReport(resolution, total, proven)
+
+    @staticmethod
+    def _inner(resolution: int, least_peak: float, most_peak: float) -> Iterator[_Target]:
+        """Trades inside the extremes, the coarsest first."""
+        steps = range(resolution + 1)
+        trades = np.linspace(_SLIGHT, 1.0 - 2 * _SLIGHT, resolution + 1)
+        peaks = np.linspace(least_peak, most_peak, resolution + 1) * (1 + 1e-12)
+        for trade, peak in sorted(product(steps, steps), key=lambda p: (_coarseness(p[0]) + _coarseness(p[1]), p)):
+            time = float(trades[trade])
+            yield _Target((time, _SLIGHT, 1.0 - _SLIGHT - time), float(peaks[peak]))
+
+    def _prove(self, target: _Target, done: int, total: int) -> bool:
+        """Find the best plan of all 1F1B skeletons for one trade; False where work or time ran out before."""
+        self._control.report("front", done, total)
+        objective = replace(self._objective, weights=Weights("front", *target.weights))
+        corners = objective.phi_array(*self._columns.T)
+        corners = np.where(self._columns[:, 1] <= target.most_peak, corners, np.inf)
+        best: Assigned | None = None
+        best_phi = float("inf")
+        for known in (*self._known, *self.points):
+            if known.peak_bytes <= target.most_peak:
+                phi = objective.phi(known.time_s, known.peak_bytes, known.variance_bytes2)
+                if phi < best_phi:
+                    best, best_phi = known, phi
+        for i in np.argsort(corners, kind="stable").tolist():
+            if corners[i] >= best_phi:
+                break
+            if self._left <= 0 or self._control.stops():
+                return False
+            other = self._solver.trade(self._bounded[i][0], objective, best_phi, target.most_peak)
+            if other is None:
+                continue
+            self._left -= other.nodes
+            if not other.settled:
+                return False
+            if other.phi < best_phi:
+                best, best_phi = other, other.phi
+        if best is not None:
+            self.points.append(best)
+        return best is not None
+
+
+def _coarseness(step: int) -> int:
+    """How late a step of a row comes when halves come before quarters: steps with more trailing zero bits first."""
+    return 0 if step == 0 else 8 - min(8, (step & -step).bit_length())
