@@ -40,7 +40,7 @@ def run_search(
 
     What the workspace ``folder`` holds corrects the predictions; without one they are first principles.
     """
-    from memx_engine import CancelledError, SearchOptions, search_plans
+    from memx_engine import Calibrated, CancelledError, SearchOptions, search_plans
 
     last = 0.0
 
@@ -52,15 +52,18 @@ def run_search(
             post(SearchProgressed(progress))
 
     try:
+        estimator = stored_estimator(cluster, model, job, folder)
         result = search_plans(
             cluster,
             model,
             job,
             options=options or SearchOptions(),
-            estimator=stored_estimator(cluster, model, job, folder),
+            estimator=estimator,
             on_progress=report,
             should_stop=stop.is_set,
         )
+        if isinstance(estimator, Calibrated):
+            estimator.remember()
         post(SearchFinished(result, PlanColumns.of(result.table), inputs))
     except CancelledError:
         post(SearchCancelled())

@@ -6,11 +6,13 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from memx_engine.cost.first_principles import ExchangeRate, FirstPrinciples
 from memx_engine.cost.table import StageTable
+from memx_engine.errors import OutputError
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
@@ -20,6 +22,7 @@ from memx_engine.predict.calibration import Calibration, calibrate
 from memx_engine.predict.compositions import Composition, Runs, find_runs, fit_compositions, layer_measurements
 from memx_engine.predict.factors import PRIOR_POINTS
 from memx_engine.predict.predicted import Predicted
+from memx_engine.predict.signatures import Signatures
 from memx_engine.predict.soundness import sound
 from memx_engine.predict.trained import Trained, trained_stages
 from memx_engine.profile.described import OfCluster
@@ -52,13 +55,15 @@ class Calibrated:
         compositions: Mapping[str, Composition] | None = None,
         left_out: tuple[str, ...] = (),
         trained: Trained | None = None,
+        signatures: Signatures | None = None,
     ) -> None:
         self.cluster, self.model, self.job = cluster, model, job
         self.calibration, self.compositions = calibration, dict(compositions or {})
         self._runs_left_out = left_out
         self._left_out = (*calibration.left_out, *left_out)
         self.trained = trained or Trained(None)
-        self._base = _stages_of(calibration, self.trained)(cluster, model, job)
+        self._signatures = self.trained.signatures() if signatures is None else signatures
+        self._base = _stages_of(calibration, self.trained, self._signatures)(cluster, model, job)
         self._fingerprint = self._base.fingerprint
         if self.calibrated:
             known = {
@@ -118,7 +123,26 @@ class Calibrated:
 
     def derive(self, cluster: Cluster, model: TransformerSpec, job: Job) -> Calibrated:
         """The same factors for other inputs; types are known by their names."""
-        return Calibrated(cluster, model, job, self.calibration, self.compositions, self._runs_left_out, self.trained)
+        return Calibrated(
+            cluster,
+            model,
+            job,
+            self.calibration,
+            self.compositions,
+            self._runs_left_out,
+            self.trained,
+            self._signatures,
+        )
+
+    def remember(self) -> None:
+        """Keep the predictions of stages for later runs, where the predictor is kept and anything is new.
+
+        A folder that cannot be written costs later runs some time and nothing else.
+        """
+        path = self.trained.signatures_path
+        if path is not None and self._signatures is not None and self._signatures.misses:
+            with suppress(OutputError):
+                self._signatures.save(path)
 
     @property
     def note(self) -> str:
@@ -255,7 +279,7 @@ class Calibrated:
 
 
 def _stages_of(
-    calibration: Calibration, trained: Trained
+    calibration: Calibration, trained: Trained, signatures: Signatures | None = None
 ) -> Callable[[Cluster, TransformerSpec, Job], FirstPrinciples | Predicted]:
     """What predicts stages on any inputs: the learned predictor, factors for types that it does not know."""
     stages = trained.stages
@@ -264,6 +288,6 @@ def _stages_of(
         if stages is None or not set(stages.points) & set(cluster.ranks_by_type):
             return FirstPrinciples(cluster, model, job, calibration.corrections)
         others = {name: c for name, c in calibration.corrections.items() if name not in stages.points}
-        return Predicted(cluster, model, job, stages, others)
+        return Predicted(cluster, model, job, stages, others, signatures)
 
     return estimator

@@ -9,6 +9,7 @@ there the width grows with the distance.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -77,5 +78,5 @@ class Widths:
         if not self.residuals:
             return None
         scaled = margin / (1.0 + 2.0 * distance)
-        above = sum(residual > scaled for residual in self.residuals)
+        above = len(self.residuals) - bisect_right(self.residuals, scaled)
         return (above + 1) / (len(self.residuals) + 2)

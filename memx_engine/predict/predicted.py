@@ -20,7 +20,9 @@ from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Measurement, Point
 from memx_engine.plan import FULL, Estimate, GpuEstimate, Plan, Provenance, Recompute, Skeleton
+from memx_engine.predict.booster import OUTPUTS
 from memx_engine.predict.compared import StageDescriber
+from memx_engine.predict.signatures import Signatures
 from memx_engine.predict.stage_model import StageModel, fit_stages, stage_factors
 
 Array = NDArray[np.float64]
@@ -59,13 +61,21 @@ class Predicted:
         job: Job,
         stages: StageModel,
         others: Mapping[str, Correction] = MappingProxyType({}),
+        signatures: Signatures | None = None,
     ) -> None:
-        """``others``: corrections of GPU types that too little is known of to learn from."""
+        """See the class.
+
+        Args:
+            others: Corrections of GPU types that too little is known of to learn from.
+            signatures: Predictions of the same stages that are remembered already.
+        """
         self.cluster, self.model, self.job, self.stages, self.others = cluster, model, job, stages, others
         self._base = FirstPrinciples(cluster, model, job, {**others, **stages.corrections(cluster)})
         self._describer = StageDescriber(cluster, job)
         self._known: dict[Point, StageFactors] = {}
-        self.hits = self.misses = self.repaired = 0
+        fresh = Signatures(stages.digest, len(stages.model.names), len(OUTPUTS))
+        self.signatures = fresh if signatures is None else signatures
+        self.repaired = self._remembered = 0
 
     @classmethod
     def fit(
@@ -77,7 +87,17 @@ class Predicted:
 
     def derive(self, cluster: Cluster, model: TransformerSpec, job: Job) -> Predicted:
         """The same learned stages for other inputs."""
-        return Predicted(cluster, model, job, self.stages, self.others)
+        return Predicted(cluster, model, job, self.stages, self.others, self.signatures)
+
+    @property
+    def hits(self) -> int:
+        """Stages whose factors were remembered."""
+        return self._remembered + self.signatures.hits
+
+    @property
+    def misses(self) -> int:
+        """Stage signatures that went to the trees."""
+        return self.signatures.misses
 
     @property
     def fingerprint(self) -> str:
@@ -187,7 +207,7 @@ class Predicted:
         made = self._base.estimate(plan, corrections)
         return replace(
             made,
-            gpus=tuple(self._with_probability(gpu, found[gpu.stage].distance) for gpu in made.gpus),
+            gpus=self._with_probabilities(made.gpus, found),
             interval_s=self._interval(plan, made, [f.distance for f in found]),
             provenance=self._weakest([stage.gpu_type for stage in plan.stages]),
             extrapolated=tuple(dict.fromkeys(name for f in found for name in f.outside)),
@@ -199,10 +219,9 @@ class Predicted:
         """What is learned of stages under kinds of recompute; whatever is new goes to the trees in one call."""
         points = [self._point(skeleton, i, kind) for i, kind in asked]
         missing = [p for p in dict.fromkeys(points) if p is not None and p not in self._known]
-        self.misses += len(missing)
-        self.hits += len(points) - len(missing)
+        self._remembered += len(points) - len(missing)
         if missing:
-            factors, far, outside, repaired = stage_factors(self.stages, self._describer, missing)
+            factors, far, outside, repaired = stage_factors(self.stages, self._describer, missing, self.signatures)
             self.repaired += repaired
             for point, pair, distance, names in zip(missing, factors, far, outside, strict=True):
                 self._known[point] = StageFactors(float(pair[0]), float(pair[1]), float(distance), names)
@@ -262,17 +281,29 @@ class Predicted:
         factor = math.exp(max(known)) * (1.0 + COMPOSED + UNSEEN * unseen)
         return made.iteration_time_s / factor, made.iteration_time_s * factor
 
-    def _with_probability(self, gpu: GpuEstimate, distance: float) -> GpuEstimate:
+    def _with_probabilities(
+        self, gpus: Sequence[GpuEstimate], found: Sequence[StageFactors]
+    ) -> tuple[GpuEstimate, ...]:
+        """``gpus`` with the chance that each runs out of memory; those of one stage and capacity are alike."""
+        known: dict[tuple[int, int], float | None] = {}
+        out = []
+        for gpu in gpus:
+            key = (gpu.stage, gpu.capacity_bytes)
+            if key not in known:
+                known[key] = self._probability(gpu, found[gpu.stage].distance)
+            out.append(replace(gpu, oom_probability=known[key]))
+        return tuple(out)
+
+    def _probability(self, gpu: GpuEstimate, distance: float) -> float | None:
         """The chance that the activations' truth exceeds what capacity leaves them; None where nothing is known."""
         if gpu.gpu_type not in self.stages.sized:
-            return gpu
+            return None
         parts = gpu.breakdown
         dynamic = parts.activations + parts.logits + parts.buffers
         room = gpu.capacity_bytes - (gpu.peak_bytes - dynamic)
         if dynamic <= 0 or room <= 0:
-            return replace(gpu, oom_probability=1.0 if room <= 0 else 0.0)
-        chance = self.stages.model.widths[1].exceeds(math.log(room / dynamic), distance)
-        return replace(gpu, oom_probability=chance)
+            return 1.0 if room <= 0 else 0.0
+        return self.stages.model.widths[1].exceeds(math.log(room / dynamic), distance)
 
     def _weakest(self, gpu_types: Sequence[str]) -> Provenance:
         words = {self.stages.provenance.get(name, Provenance.UNCALIBRATED) for name in gpu_types}

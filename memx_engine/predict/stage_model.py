@@ -31,6 +31,7 @@ from memx_engine.predict.compared import Compared, StageDescriber
 from memx_engine.predict.intervals import conformal_width
 from memx_engine.predict.iteration_model import Extra, IterationModel, Rows
 from memx_engine.predict.memory_shares import MemoryShares, fit_memories
+from memx_engine.predict.signatures import Signatures
 from memx_engine.predict.time_shares import Seconds, TimeShares, fit_times
 
 STAGE_SETTINGS = BoosterSettings(
@@ -281,12 +282,18 @@ def measured_outside(measurements: Sequence[Measurement]) -> dict[str, Outside]:
 
 
 def stage_factors(
-    model: StageModel, describer: StageDescriber, points: Sequence[Point]
+    model: StageModel,
+    describer: StageDescriber,
+    points: Sequence[Point],
+    signatures: Signatures | None = None,
 ) -> tuple[Array, Array, list[tuple[str, ...]], int]:
     """What the trees put on the parts of ``points``, whose layers and micro-batches in flight do not matter.
 
     A larger micro-batch never needs less memory: every part of it grows with the micro-batch, so a factor may fall by
     no more than the micro-batch grew; where the trees say so, the smaller one's memory is kept.
+
+    Args:
+        signatures: Where predictions are remembered.
 
     Returns:
         (n, 2) factors of time and memory, (n,) distance outside the measured range, the sizes that are outside, and how
@@ -297,7 +304,8 @@ def stage_factors(
     place = {p: k for k, p in enumerate(flat)}
     described = [describer.features(p) for p in flat]
     matrix = np.array([[row[name] for name in model.model.names] for row in described])
-    factors = np.exp(model.model.shifts(matrix))
+    shifts = model.model.shifts(matrix) if signatures is None else signatures.get(matrix, model.model.shifts)
+    factors = np.exp(shifts)
     distance, outside = model.model.distances(matrix)
     last = [place[chain[-1]] for chain in chains]
     out = factors[last]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,7 +15,9 @@ from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Measurement
+from memx_engine.predict.booster import OUTPUTS
 from memx_engine.predict.predictor_file import VERSION, load_predictor, save_predictor
+from memx_engine.predict.signatures import Signatures
 from memx_engine.predict.stage_model import STAGE_SETTINGS, StageModel, fit_stages
 
 FORM = "stages/1"
@@ -34,6 +37,26 @@ class Trained:
     stages: StageModel | None
     note: str = ""
     reused: bool = False
+    folder: Path | None = None
+
+    @property
+    def signatures_path(self) -> Path | None:
+        """Where predictions of this predictor are kept across runs; None where nothing is."""
+        if self.stages is None or self.folder is None:
+            return None
+        return self.folder / f"{self.stages.digest}.npz"
+
+    def signatures(self) -> Signatures | None:
+        """What earlier runs remembered; empty where a file is missing or damaged, None without a predictor."""
+        if self.stages is None:
+            return None
+        made = Signatures(self.stages.digest, len(self.stages.model.names), len(OUTPUTS))
+        path = self.signatures_path
+        if path is not None and path.exists():
+            # Nothing is lost but time: what cannot be read is predicted again and written anew.
+            with suppress(InputError):
+                made.load(path)
+        return made
 
 
 def training_fingerprint(
@@ -80,7 +103,7 @@ def trained_stages(
         try:
             kept, trained_from = load_predictor(path)
             if trained_from == fingerprint:
-                return Trained(kept, reused=True)
+                return Trained(kept, reused=True, folder=folder)
             notes.append(f"{path.name}: trained from other measurements; trained anew")
         except InputError as error:
             notes.append(f"{path.name}: {error.message}; trained anew")
@@ -92,10 +115,11 @@ def trained_stages(
         except (OutputError, OSError) as error:
             reason = error.message if isinstance(error, OutputError) else str(error)
             notes.append(f"the trained predictor is not kept: {reason}")
-    return Trained(stages, "; ".join(notes))
+    return Trained(stages, "; ".join(notes), folder=folder)
 
 
 def _prune(folder: Path) -> None:
-    files = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in files[KEPT:]:
-        path.unlink(missing_ok=True)
+    for pattern in ("*.json", "*.npz"):
+        files = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in files[KEPT:]:
+            path.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ from memx_tui.commands.options import (
     sizes_option,
     start_work,
 )
-from memx_tui.commands.stored import stored_estimator
+from memx_tui.commands.stored import remember, stored_estimator
 from memx_tui.commands.what_if import as_earlier, free_inputs, given, read_earlier, replanned, run_sensitivity
 from memx_tui.output import emit, emit_json, say
 
@@ -178,6 +178,7 @@ def command(
         result = run_search((loaded[0], only.model, only.job), options, estimator)
     else:
         result = free.result
+    remember(estimator)
     if pick is not None and pick > result.feasible:
         raise InputError(f"only {result.feasible} plans were found", where=f"--pick {pick}")
     chosen = result.detail((pick or 1) - 1)

@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from memx_engine import Calibrated, Cluster, FirstPrinciples, Job, TransformerSpec
 
 
+def remember(estimator: FirstPrinciples | Calibrated) -> None:
+    """Keep what the learned predictor said of stages for later runs."""
+    from memx_engine import Calibrated
+
+    if isinstance(estimator, Calibrated):
+        estimator.remember()
+
+
 def stored_estimator(
     cluster: Cluster, model: TransformerSpec, job: Job, workspace: Path | None
 ) -> FirstPrinciples | Calibrated:

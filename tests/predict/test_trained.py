@@ -150,6 +150,26 @@ def test_enough_points_are_learned_from_with_intervals_and_probabilities(measure
     assert not any("median" in words for words in estimator.assumed)
 
 
+def test_a_second_run_asks_the_trees_nothing(measured: list[Measurement], tmp_path: Path) -> None:
+    folder = tmp_path / "predictors"
+    made = []
+    for _ in range(2):
+        estimator = Calibrated.fit(*INPUTS, measured, keep=folder)
+        tables = [estimator.stage_table(s) for s in SKELETONS[:30]]
+        estimator.remember()
+        made.append((estimator.misses, [float(np.nanmin(table.time_s)) for table in tables]))
+    (first, before), (second, after) = made
+    assert first > 0 and second == 0 and before == after
+    # Another model shape is another signature.
+    longer = replace(MODEL, ffn=MODEL.ffn + 128)
+    other = Calibrated.fit(*INPUTS, measured, keep=folder).derive(CLUSTER, longer, JOB)
+    other.stage_table(SKELETONS[0])
+    assert other.misses > 0
+    # What is damaged is predicted again.
+    next(folder.glob("*.npz")).write_bytes(b"PK")
+    assert Calibrated.fit(*INPUTS, measured, keep=folder).stage_table(SKELETONS[0]).stages
+
+
 def test_outside_the_measured_range_plans_are_marked_and_intervals_wider(measured: list[Measurement]) -> None:
     few = [m for m in measured if m.point.micro_batch <= 2]
     estimator = Calibrated.fit(*INPUTS, few)
