@@ -12,12 +12,20 @@ from textual.message import Message
 
 from memx_tui.columns import PlanColumns
 from memx_tui.ground import stored_estimator
-from memx_tui.messages import JobFailed, RequestExplained, SearchCancelled, SearchFinished, SearchProgressed
+from memx_tui.messages import (
+    JobFailed,
+    RequestExplained,
+    SearchCancelled,
+    SearchFinished,
+    SearchProgressed,
+    SensitivityFound,
+    SensitivityProgressed,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memx_engine import Cluster, Job, Objective, PlanRequest, SearchOptions, SearchProgress, TransformerSpec
+    from memx_engine import Cluster, Job, PlanRequest, SearchOptions, SearchProgress, SearchResult, TransformerSpec
 
 Post = Callable[[Message], object]
 log = logging.getLogger(__name__)
@@ -77,17 +85,34 @@ def run_explain(
     model: TransformerSpec,
     job: Job,
     request: PlanRequest,
-    objective: Objective | None,
+    result: SearchResult | None,
     folder: Path,
     post: Post,
 ) -> None:
-    """Judge a plan that is not in the list and post the answer."""
+    """Judge a plan that is not in the list, against the list's best where there is one, and post the answer."""
     from memx_engine import explain_request
 
     try:
         estimator = stored_estimator(cluster, model, job, folder)
-        explanation = explain_request(cluster, model, job, request, objective=objective, estimator=estimator)
+        explanation = explain_request(cluster, model, job, request, estimator=estimator, result=result)
         post(RequestExplained(explanation))
     except Exception as error:  # the edge between engine and screen: whatever it raises is logged and shown
         log.exception("explaining a plan failed")
         post(JobFailed(error, "explaining a plan"))
+
+
+def run_sensitivity(result: SearchResult, options: SearchOptions | None, post: Post, stop: threading.Event) -> None:
+    """Search what changes of the cluster would buy and post the answer; ``stop`` ends it with what is done."""
+    from memx_engine import find_sensitivity
+
+    try:
+        found = find_sensitivity(
+            result,
+            options=options,
+            on_progress=lambda done, total, words: post(SensitivityProgressed(done, total, words)),
+            should_stop=stop.is_set,
+        )
+        post(SensitivityFound(found))
+    except Exception as error:  # the edge between engine and screen: whatever it raises is logged and shown
+        log.exception("searching changes of the cluster failed")
+        post(JobFailed(error, "searching changes of the cluster"))

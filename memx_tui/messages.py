@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 
 if TYPE_CHECKING:
-    from memx_engine import Explanation, ProfileProgress, ProfileResult, SearchProgress, SearchResult
+    from memx_engine import Explanation, ProfileProgress, ProfileResult, SearchProgress, SearchResult, Sensitivity
     from memx_tui.columns import PlanColumns
     from memx_tui.profile_state import ProfileSettings, Survey
 
@@ -50,6 +50,25 @@ class RequestExplained(Message):
     """The answer to "why is this plan not in the list"."""
 
     explanation: Explanation
+
+
+@dataclass
+class SensitivityProgressed(Message):
+    """A change of the cluster is being searched: the ``done``-th of ``total``."""
+
+    done: int
+    total: int
+    words: str
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, SensitivityProgressed)
+
+
+@dataclass
+class SensitivityFound(Message):
+    """What every change of the cluster would buy."""
+
+    sensitivity: Sensitivity
 
 
 @dataclass

@@ -16,13 +16,14 @@ from memx_tui.profiling import ProfilingApp
 if TYPE_CHECKING:
     from textual.message_pump import MessagePump
 
-    from memx_engine import PlanRequest
+    from memx_engine import PlanRequest, SearchResult
 
 
 class SearchingApp(ProfilingApp):
     """What of the app deals with searching."""
 
     _stop_search: threading.Event | None = None
+    _stop_sensitivity: threading.Event | None = None
 
     def start_search(self) -> None:
         """Search with the session's inputs in a thread; one at a time."""
@@ -91,7 +92,7 @@ class SearchingApp(ProfilingApp):
             asker.post_message(JobFailed(error, "explaining a plan"))
             return
         assert session.cluster is not None and session.model is not None
-        objective = session.result.objective if session.result is not None and not session.stale else None
+        known = session.result if session.result is not None and not session.stale else None
         self._explain(
             partial(
                 jobs.run_explain,
@@ -99,11 +100,26 @@ class SearchingApp(ProfilingApp):
                 session.model,
                 job,
                 request,
-                objective,
+                known,
                 self.workspace_folder(),
                 asker.post_message,
             )
         )
+
+    def find_sensitivity(self, result: SearchResult, asker: MessagePump) -> None:
+        """Search what changes of the cluster would buy, in a thread; the answer is posted to ``asker``."""
+        self._stop_sensitivity = threading.Event()
+        options = self.session.options
+        self._sensitivity(partial(jobs.run_sensitivity, result, options, asker.post_message, self._stop_sensitivity))
+
+    @work(thread=True, exclusive=True, group="sensitivity", exit_on_error=False)
+    def _sensitivity(self, run: partial[None]) -> None:
+        run()
+
+    def cancel_sensitivity(self) -> None:
+        """Ask the running searches of changes to stop."""
+        if self._stop_sensitivity is not None:
+            self._stop_sensitivity.set()
 
     @work(thread=True, exclusive=True, group="explain", exit_on_error=False)
     def _explain(self, run: partial[None]) -> None:

@@ -28,7 +28,7 @@ _LINK_WORDS = {
     LinkClass.INTER_SITE: "links between sites",
 }
 
-Progress = Callable[[int, int, str], None]
+Progress = Callable[[int, int, str], object]
 
 
 @dataclass(frozen=True)

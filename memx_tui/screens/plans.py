@@ -45,6 +45,14 @@ class PlansScreen(ModeScreen):
         Binding("r", "search", "Run", id="plans.search", tooltip="Search with the present cluster, model and job"),
         Binding("enter", "detail", "Detail", id="plans.detail", tooltip="Every GPU on its own row, and back"),
         Binding("w", "why_not", "Why not", id="plans.why-not", tooltip="Ask about a plan that is not in the list"),
+        Binding(
+            "W",
+            "sensitivity",
+            "What if",
+            id="plans.sensitivity",
+            show=False,
+            tooltip="What more memory, faster links or one more node would buy",
+        ),
         Binding("m", "choose_model", "Model", id="plans.model", tooltip="Choose another model and search with it"),
         Binding("f", "fits", "Fits", id="plans.fits", tooltip="Hide tight plans: over 90 % of some GPU"),
         Binding("p", "frontier", "Frontier", id="plans.frontier", tooltip="Only plans on the Pareto frontier"),
@@ -393,6 +401,14 @@ class PlansScreen(ModeScreen):
 
     def action_copy(self) -> None:
         self.memx.copy_plan(self.current())
+
+    def action_sensitivity(self) -> None:
+        if self.session.result is None:
+            self.memx.say("search first")
+            return
+        from memx_tui.screens.sensitivity import SensitivityDialog
+
+        self.app.push_screen(SensitivityDialog(self.session.result))
 
     def action_why_not(self) -> None:
         if not self.session.ready:
