@@ -105,7 +105,7 @@ class _Smooth:
         x, y = np.array(places, dtype=np.float64), np.array(logs, dtype=np.float64)
         median = float(np.median(y))
         kernel = _kernel(x, x) + NOISE**2 * np.eye(len(x))
-        return cls(median, x, np.linalg.solve(kernel, y - median))
+        return cls(median, x, np.asarray(np.linalg.solve(kernel, y - median), dtype=np.float64))
 
     def shift(self, place: list[float]) -> float:
         return self.median + float((_kernel(np.array([place]), self.places) @ self.weights)[0])
