@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from memx_engine.errors import CancelledError, InputError
+from memx_engine.evaluate.figures import Mask, disturbed_rows, figures, merged, without
 from memx_engine.evaluate.methods import METHODS, Predictions, Split, Truth
-from memx_engine.evaluate.metrics import coverage_pct, half_width_pct, mean_over, memory_metrics, time_metrics
+from memx_engine.evaluate.metrics import mean_over
 from memx_engine.evaluate.rows import JudgedTable
 from memx_engine.predict.iteration_model import grouped_folds
 
@@ -73,7 +74,7 @@ def accuracy(
         )
     plans = [list(_splits(truth, is_test, train is not None, options, seed)) for seed in options.seeds]
     total, done = sum(map(len, plans)) * len(METHODS), 0
-    figures: dict[str, list[dict[str, Any]]] = {name: [] for name in METHODS}
+    runs: dict[str, list[tuple[Mask, Predictions]]] = {name: [] for name in METHODS}
     for seed, splits in zip(options.seeds, plans, strict=True):
         for name, method in METHODS.items():
             made = []
@@ -84,8 +85,14 @@ def accuracy(
                 done += 1
                 if on_progress is not None:
                     on_progress(done, total)
-            judged = np.any([split.test for split in splits], axis=0)
-            figures[name].append(_figures(truth, judged, made))
+            runs[name].append((np.any([split.test for split in splits], axis=0), merged(truth, made)))
+    everywhere = np.any([judged for judged, _ in runs["memx"]], axis=0)
+    named, factor = disturbed_rows(truth, everywhere, [made.values[:, 0] for _, made in runs["memx"]])
+    found = []
+    for name, tries in runs.items():
+        row = {"method": name, "source": test.name, **counted(mean_over([figures(truth, *run) for run in tries]))}
+        kept = [figures(truth, judged & ~named, made) for judged, made in tries] if named.any() else []
+        found.append({**row, "without_disturbed": counted(mean_over([without(k) for k in kept])) if kept else None})
     return AccuracyTable(
         {
             "schema": SCHEMA,
@@ -98,14 +105,30 @@ def accuracy(
             "calibrate": options.calibrate,
             "seeds": list(options.seeds),
             "skipped": [{"row": label, "reason": reason} for label, reason in skipped],
-            "rows": [{"method": name, "source": test.name, **counted(mean_over(figures[name]))} for name in METHODS],
+            "disturbed": [
+                {"row": row.label, "times_longer": float(x)}
+                for row, is_named, x in zip(truth.rows, named, factor, strict=True)
+                if is_named
+            ],
+            "rows": found,
         }
     )
 
 
-def counted(figures: dict[str, Any]) -> dict[str, Any]:
+def counted(found: dict[str, Any]) -> dict[str, Any]:
     """Counts are whole numbers again after the mean over seeds."""
-    return {k: round(v) if k in ("n", "n_time", "n_memory") and v is not None else v for k, v in figures.items()}
+    names = ("n", "n_time", "n_memory", "tp", "fp", "fn", "tn")
+    out: dict[str, Any] = {}
+    for key, value in found.items():
+        if isinstance(value, dict) and key in ("oom", "by_dimension"):
+            out[key] = {k: counted(v) if isinstance(v, dict) else round(v) for k, v in value.items()}
+        else:
+            out[key] = round(value) if key in names and isinstance(value, float | int) else _inner(value)
+    return out
+
+
+def _inner(value: Any) -> Any:
+    return counted(value) if isinstance(value, dict) else value
 
 
 def _splits(truth: Truth, is_test: Any, held_out: bool, options: AccuracyOptions, seed: int) -> Iterator[Split]:
@@ -152,29 +175,3 @@ def _drawn(among: Any, count: int, rng: np.random.Generator) -> Any:
     out = np.zeros(len(among), dtype=bool)
     out[rng.permutation(places)[:count]] = True
     return out
-
-
-def _figures(truth: Truth, judged: Any, made: Sequence[Predictions]) -> dict[str, Any]:
-    """One seed's figures of one method, over the predictions of all splits."""
-    values = np.full(truth.measured.shape, np.nan)
-    widths = values.copy()
-    for part in made:
-        known = ~np.isnan(part.values)
-        values[known] = part.values[known]
-        widths[known] = part.widths[known]
-    measured = np.where(judged[truth.row_of][:, None], truth.measured, np.nan)
-    timed, sized = ~np.isnan(measured[:, 0]) & ~np.isnan(values[:, 0]), ~np.isnan(measured[:, 1])
-    sized &= ~np.isnan(values[:, 1])
-    types = [name for name, kept in zip(truth.types, sized, strict=True) if kept]
-    rows = truth.row_of
-    return {
-        "n": int(judged.sum()),
-        "n_time": int(timed.sum()),
-        "n_memory": len(np.unique(rows[sized])),
-        **time_metrics(values[timed, 0], measured[timed, 0]),
-        **memory_metrics(values[sized, 1], measured[sized, 1], types),
-        "coverage_95_pct": coverage_pct(values[timed, 0], widths[timed, 0], measured[timed, 0]),
-        "memory_coverage_95_pct": coverage_pct(values[sized, 1], widths[sized, 1], measured[sized, 1]),
-        "interval_width_pct": half_width_pct(widths[timed, 0]),
-        "oom": None,
-    }

@@ -40,10 +40,14 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """Per sample, NaN where a sample is not judged: (n, 2) seconds and bytes, and (n, 2) half widths of logarithms."""
+    """Per sample, NaN where a sample is not judged: (n, 2) seconds and bytes, and (n, 2) half widths of logarithms.
+
+    ``held_out``: how many times the widths rest on.
+    """
 
     values: Array
     widths: Array
+    held_out: int = 0
 
 
 class Truth:
@@ -81,6 +85,44 @@ class Truth:
     @cached_property
     def frameworks(self) -> NDArray[np.str_]:
         return np.array([row.framework for row in self.rows], dtype=np.str_)
+
+    @cached_property
+    def out_of_memory(self) -> Mask:
+        """(rows,)"""
+        return np.array([row.out_of_memory for row in self.rows], dtype=np.bool_)
+
+    @cached_property
+    def capacity_bytes(self) -> Array:
+        """(n,) memory of the sample's GPU type."""
+        rows = [self.rows[sample.row].layout.cluster.gpu_type(sample.subject) for sample in self.samples()]
+        return np.array([float(gpu_type.memory_bytes) for gpu_type in rows])
+
+    @cached_property
+    def outside_bytes(self) -> Array:
+        """(n,) what the device holds beside the part of the memory that the row counts."""
+        return np.array([sample.outside_bytes for sample in self.samples()])
+
+    def dimensions(self, names: Sequence[str]) -> dict[str, NDArray[np.str_]]:
+        """(n,) per name, the values as text."""
+        columns: dict[str, list[str]] = {name: [] for name in names}
+        for sample in self.samples():
+            layout = self.rows[sample.row].layout
+            s, model = layout.plan.skeleton, layout.model
+            found = {
+                "gpu_type": "+".join(s.type_order),
+                "gpus": s.tp * s.pp * s.dp,
+                "tp": s.tp,
+                "pp": s.pp,
+                "dp": s.dp,
+                "micro_batch": s.micro_batch,
+                "seq_len": s.seq_len,
+                "layers": model.layers,
+                "hidden": model.hidden,
+                "recompute": "|".join(dict.fromkeys(f"{p.gpu_type}:{p.recompute}" for p in layout.plan.stages)),
+            }
+            for name in names:
+                columns[name].append(str(found[name]))
+        return {name: np.array(values, dtype=np.str_) for name, values in columns.items()}
 
     @cached_property
     def measured(self) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,18 +84,15 @@ def coverage_band_pct(rows: int, held_out: int, level: float = 0.95, confidence:
     return 100.0 * float(law.ppf(tail)) / rows, 100.0 * float(law.ppf(1.0 - tail)) / rows
 
 
-def mean_over(seeds: Sequence[Mapping[str, object]]) -> dict[str, object]:
-    """The mean of every figure over the seeds that have it; by-type figures type by type."""
-    out: dict[str, object] = {}
-    for name in seeds[0]:
-        values = [seed[name] for seed in seeds if seed[name] is not None]
+def mean_over(seeds: Sequence[Mapping[str, object]]) -> dict[str, Any]:
+    """The mean of every figure over the seeds that have it, key by key where a figure is itself a mapping."""
+    out: dict[str, Any] = {}
+    for name in dict.fromkeys(key for seed in seeds for key in seed):
+        values = [value for seed in seeds if (value := seed.get(name)) is not None]
         if not values:
             out[name] = None
         elif isinstance(values[0], Mapping):
-            keys = sorted({key for value in values if isinstance(value, Mapping) for key in value})
-            out[name] = {
-                key: float(np.mean([v[key] for v in values if isinstance(v, Mapping) and key in v])) for key in keys
-            }
+            out[name] = mean_over([value for value in values if isinstance(value, Mapping)])
         elif isinstance(values[0], int | float):
             out[name] = float(np.mean(np.array(values, dtype=np.float64)))
     return out

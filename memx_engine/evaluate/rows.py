@@ -13,6 +13,7 @@ from typing import IO
 from memx_engine.errors import InputError
 from memx_engine.predict.layers import LayerRow, read_layers
 from memx_engine.profile.importers.columns import MEMORY_BY_TYPE, Columns, Header, Kind, RejectedError
+from memx_engine.profile.importers.facts import is_out_of_memory
 from memx_engine.profile.importers.layouts import Layout, layer_measurement, row_layout
 from memx_engine.profile.importers.models import NotJudgeableError
 from memx_engine.units import GIB
@@ -29,6 +30,7 @@ class JudgedRow:
         memory_kind: ``allocated``, ``reserved`` or ``device``: which part of the memory was counted.
         framework: Whose software ran, in the table's words.
         configuration: The same for runs that differ in their results only.
+        out_of_memory: The run did not fit; it has neither time nor memory.
     """
 
     label: str
@@ -38,6 +40,7 @@ class JudgedRow:
     memory_kind: str
     framework: str
     configuration: str
+    out_of_memory: bool = False
 
 
 @dataclass
@@ -116,8 +119,9 @@ def judged_row(columns: Columns, label: str) -> JudgedRow:
     """The run of one row; NotJudgeableError with the reason where it cannot be rebuilt or has no result."""
     layout = row_layout(columns)
     time_s, memory = layout.facts.time_s, _memory(columns, layout)
-    if time_s is None and not memory:
-        raise NotJudgeableError("neither time nor memory: the run did not fit, or says nothing")
+    failed = is_out_of_memory(columns)
+    if time_s is None and not memory and not failed:
+        raise NotJudgeableError("neither time nor memory")
     return JudgedRow(
         label,
         layout,
@@ -126,6 +130,7 @@ def judged_row(columns: Columns, label: str) -> JudgedRow:
         _memory_kind(str(columns.get("mem_kind", ""))),
         str(columns.get("framework", "")),
         _configuration(layout),
+        failed,
     )
 
 

@@ -39,6 +39,7 @@ class Sample:
         row: Index of the judged row. subject: The GPU type whose memory is meant, or the slowest for time alone.
         time_s, memory_bytes: Measured; None where this sample is about the other.
         predicted_time_s, predicted_memory_bytes: What the cost model composes for the row's own plan.
+        outside_bytes: Predicted memory that the row's kind of figure does not count.
         skeleton, recompute, raw: Features, see :mod:`memx_engine.predict.iteration_features`.
     """
 
@@ -48,6 +49,7 @@ class Sample:
     memory_bytes: float | None
     predicted_time_s: float
     predicted_memory_bytes: float
+    outside_bytes: float
     skeleton: Mapping[str, float]
     recompute: Mapping[str, float]
     raw: Mapping[str, float]
@@ -71,7 +73,7 @@ def row_samples(
     estimator = FirstPrinciples(layout.cluster, layout.model, job, known)
     estimate = estimator.estimate(layout.plan)
     slowest = slowest_type(estimate, layout.plan)
-    subjects = list(row.memory_bytes) or [slowest]
+    subjects = list(skeleton.type_order) if row.out_of_memory else list(row.memory_bytes) or [slowest]
     if row.time_s is not None and slowest not in subjects:
         subjects.append(slowest)
     timed = slowest if row.time_s is not None else ""
@@ -90,6 +92,7 @@ def row_samples(
                 memory_bytes=row.memory_bytes.get(subject),
                 predicted_time_s=estimate.iteration_time_s,
                 predicted_memory_bytes=max(peaks),
+                outside_bytes=max(g.breakdown.total for g in estimate.gpus if g.gpu_type == subject) - max(peaks),
                 skeleton=features,
                 recompute=recompute,
                 raw=raw

@@ -21,6 +21,9 @@ _FIGURES = (
     ("its half width", "interval_width_pct", "%"),
 )
 
+_MOST = 10
+"""Values of a dimension that are listed one by one."""
+
 
 def accuracy_text(document: dict[str, Any], style: Style) -> str:
     """One column per method, one line per figure; skipped rows by reason."""
@@ -48,11 +51,37 @@ def accuracy_text(document: dict[str, Any], style: Style) -> str:
         for key, word in words.items():
             values = [f"{row['oom'][key]:.1f}" if row["oom"] else "-" for row in rows]
             lines.append(f"{'out of memory, ' + word:<{width}}" + "".join(f"{v:>18}" for v in values))
+    lines += _disturbed(document, style, width) + _by_dimension(rows)
     reasons = Counter(item["reason"] for item in document["skipped"])
     if reasons:
         lines += ["", f"{reasons.total()} rows cannot be judged:"]
         lines += [f"  {count} {style.glyphs.times} {reason}" for reason, count in reasons.most_common()]
     return style.plain("\n".join(lines))
+
+
+def _disturbed(document: dict[str, Any], style: Style, width: int) -> list[str]:
+    """The runs that took far longer than they should, and the figures without them; the table above has them all."""
+    named = document.get("disturbed")
+    if not named:
+        return []
+    lines = ["", f"{len(named)} runs look disturbed; they count above. Without them:"]
+    for label, key in (("time MAPE", "time_mape_pct"), ("max", "time_max_pct")):
+        values = [(row["without_disturbed"] or {}).get(key) for row in document["rows"]]
+        lines.append(f"{label:<{width}}" + "".join(f"{_figure(value, '%'):>18}" for value in values))
+    return lines + [f"  {item['row']}: {item['times_longer']:.1f}{style.glyphs.times} as long" for item in named]
+
+
+def _by_dimension(rows: list[dict[str, Any]]) -> list[str]:
+    """Mean errors of the last method, value by value, of the dimensions with few values."""
+    found = {name: values for name, values in (rows[-1].get("by_dimension") or {}).items() if len(values) <= _MOST}
+    if not found:
+        return []
+    lines = ["", f"{rows[-1]['method']} by dimension: time MAPE, memory MAPE, rows"]
+    for name, values in found.items():
+        for value, own in values.items():
+            shown = f"{_figure(own['time_mape_pct'], '%'):>12}{_figure(own['memory_mape_pct'], '%'):>12}{own['n']:>8}"
+            lines.append(f"  {name} {value}".ljust(34) + shown)
+    return lines
 
 
 def _figure(value: float | None, unit: str) -> str:

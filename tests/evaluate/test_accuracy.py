@@ -184,3 +184,39 @@ def test_layers_to_learn_stages_from(tmp_path: Path) -> None:
     assert ours["time_mape_pct"] < 0.6 * plain["time_mape_pct"]
     with pytest.raises(InputError, match="table of layers"):
         evaluate([str(table)], options=ONE_SEED)
+
+
+def test_errors_by_dimension(table: Path) -> None:
+    ours = evaluate([str(table)], options=ONE_SEED).rows[2]
+    by_tp = ours["by_dimension"]["tp"]
+    assert by_tp.keys() == {"1", "2", "4"} and sum(own["n"] for own in by_tp.values()) == 40
+    mean = sum(own["n"] * own["time_mape_pct"] for own in by_tp.values()) / 40
+    assert mean == pytest.approx(ours["time_mape_pct"])
+    assert "seq_len" not in ours["by_dimension"]
+
+
+def test_runs_that_ran_out_of_memory_are_counted(tmp_path: Path) -> None:
+    runs = made_runs(12)
+    nothing = {"iter_time_s": "", "peak_mem_gib": "", "notes": "OOM"}
+    huge = {**runs[0], **nothing, "tp": 1, "pp": 1, "dp": 8, "mbs": 512, "gbs": 8192, "recompute": "none"}
+    small = {**runs[1], **nothing}
+    path = write(tmp_path / "some.csv", [*runs, huge, small])
+    plain, _, ours = evaluate([str(path)], options=ONE_SEED).rows
+    assert plain["oom"] == ours["oom"] == {"tp": 1, "fp": 0, "fn": 1, "tn": 12}
+    assert ours["n"] == 14 and ours["n_time"] == ours["n_memory"] == 12
+    assert evaluate([str(write(tmp_path / "fit.csv", runs))], options=ONE_SEED).rows[0]["oom"] is None
+
+
+def test_disturbed_runs_are_named_and_still_count(tmp_path: Path) -> None:
+    runs = made_runs(40)
+    slow = [
+        {**run, "iter_time_s": 9 * float(str(run["iter_time_s"]))} if k in (3, 4, 20) else run
+        for k, run in enumerate(runs)
+    ]
+    document = evaluate([str(write(tmp_path / "slow.csv", slow))], options=ONE_SEED).document
+    assert [item["row"] for item in document["disturbed"]] == ["slow.csv:5", "slow.csv:6", "slow.csv:22"]
+    ours = document["rows"][2]
+    assert ours["n_time"] == 40 and ours["without_disturbed"]["n_time"] == 37
+    assert ours["without_disturbed"]["time_mape_pct"] < ours["time_mape_pct"]
+    clean = evaluate([str(write(tmp_path / "clean.csv", runs))], options=ONE_SEED).document
+    assert clean["disturbed"] == [] and clean["rows"][2]["without_disturbed"] is None
