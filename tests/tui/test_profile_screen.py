@@ -114,6 +114,7 @@ async def test_check_19_cancel_is_quick_keeps_what_is_done_and_the_next_run_reus
         state.settings = ProfileSettings(RunnerSettings(), types=ONE_TYPE)
         await pilot.press("r")
         await until(pilot, lambda: not state.running and state.result is not None and not state.result.cancelled)
+        await until(pilot, lambda: "what matters" in screen_text(app))  # drawn a moment after the run has ended
         assert state.result.total("cached") >= len(first) - 1
         assert set(stored(app).values()) == {1}, "something was measured twice"
         assert f"{state.result.total('cached')} cached" in screen_text(app)
