@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,14 +12,15 @@ import numpy as np
 from memx_engine.cost.first_principles import FirstPrinciples
 from memx_engine.errors import CancelledError, InputError
 from memx_engine.evaluate.accuracy import SCHEMA, AccuracyTable, counted
-from memx_engine.evaluate.metrics import coverage_pct, half_width_pct, mean_over, memory_metrics, time_metrics
+from memx_engine.evaluate.judged import Judged
+from memx_engine.evaluate.metrics import mean_over
 from memx_engine.evaluate.plans import draw_plans
 from memx_engine.evaluate.stage_direct import DirectStages
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Measurement
-from memx_engine.plan import Estimate
+from memx_engine.plan import Estimate, Plan
 from memx_engine.predict.predicted import Predicted
 from memx_engine.profile.loop import run_profile
 from memx_engine.profile.runners.testbed import TestbedRunner, parse_testbed
@@ -83,43 +84,6 @@ def testbed_truth(
     return TestbedTruth(cluster, model, job, measured, (seed,) if own else tuple(seeds), hard, plans)
 
 
-@dataclass
-class _Judged:
-    """One method's predictions beside the truth; memory by rank."""
-
-    times: list[tuple[float, float]] = field(default_factory=list)
-    widths: list[float] = field(default_factory=list)
-    peaks: list[tuple[float, float]] = field(default_factory=list)
-    types: list[str] = field(default_factory=list)
-    oom: dict[str, int] = field(default_factory=lambda: {"tp": 0, "fp": 0, "fn": 0, "tn": 0})
-
-    def add(self, made: Estimate, run: TestbedRun) -> None:
-        fails = any(gpu.peak_bytes > gpu.capacity_bytes for gpu in made.gpus)
-        right = fails == (run.iteration_time_s is None)
-        self.oom[("t" if right else "f") + ("p" if fails else "n")] += 1
-        if run.iteration_time_s is None:
-            return
-        self.times.append((made.iteration_time_s, run.iteration_time_s))
-        self.widths.append(math.log(made.interval_s[1] / made.iteration_time_s) if made.interval_s else math.nan)
-        for gpu in made.gpus:
-            self.peaks.append((gpu.peak_bytes, float(run.peak_bytes[gpu.rank])))
-            self.types.append(gpu.gpu_type)
-
-    def figures(self) -> dict[str, Any]:
-        times, peaks, widths = np.array(self.times), np.array(self.peaks), np.array(self.widths)
-        return {
-            "n": len(times),
-            "n_time": len(times),
-            "n_memory": len(times),
-            **time_metrics(times[:, 0], times[:, 1]),
-            **memory_metrics(peaks[:, 0], peaks[:, 1], self.types),
-            "coverage_95_pct": coverage_pct(times[:, 0], widths, times[:, 1]),
-            "memory_coverage_95_pct": None,
-            "interval_width_pct": half_width_pct(widths),
-            "oom": dict(self.oom),
-        }
-
-
 def testbed_accuracy(
     truth: TestbedTruth,
     *,
@@ -179,7 +143,7 @@ def _judge(
     steps: int,
     on_progress: Callable[[int, int], None] | None,
     should_stop: Callable[[], bool] | None,
-) -> dict[str, _Judged]:
+) -> dict[str, Judged]:
     inputs = (truth.cluster, truth.model, truth.job)
     bed = Testbed(truth.cluster, seed=seed, hard=truth.hard)
     estimators = (
@@ -187,7 +151,8 @@ def _judge(
         DirectStages.fit(*inputs, measurements, seed=seed),
         Predicted.fit(*inputs, measurements),
     )
-    judged = {name: _Judged() for name in METHODS}
+    held_out = estimators[2].held_out if isinstance(estimators[2], Predicted) else 0
+    judged = {name: Judged(held_out if name == "memx" else 0) for name in METHODS}
     found = 0
     for plans in draw_plans(*inputs, seed):
         for plan in plans:
@@ -195,7 +160,7 @@ def _judge(
                 raise CancelledError("interrupted; nothing was written")
             run = bed.run(plan, truth.model, truth.job)
             for name, estimator in zip(METHODS, estimators, strict=True):
-                judged[name].add(estimator.estimate(plan), run)
+                _compare(judged[name], plan, estimator.estimate(plan), run)
             if run.iteration_time_s is not None:
                 break
         else:
@@ -208,3 +173,25 @@ def _judge(
     if not found:
         raise InputError(f"no plan of {truth.model.name} runs on {truth.cluster.name}", where="--cluster")
     return judged
+
+
+def _compare(judged: Judged, plan: Plan, made: Estimate, run: TestbedRun) -> None:
+    judged.add_outcome(
+        said=any(gpu.peak_bytes > gpu.capacity_bytes for gpu in made.gpus), failed=run.iteration_time_s is None
+    )
+    if run.iteration_time_s is None:
+        return
+    width = math.log(made.interval_s[1] / made.iteration_time_s) if made.interval_s else math.nan
+    peaks = [(gpu.gpu_type, gpu.peak_bytes, float(run.peak_bytes[gpu.rank])) for gpu in made.gpus]
+    s = plan.skeleton
+    kinds = sorted({stage.recompute.kind for stage in plan.stages})
+    place = {
+        "types": "+".join(sorted(set(s.type_order))),
+        "tp": str(s.tp),
+        "pp": str(s.pp),
+        "dp": str(s.dp),
+        "micro_batch": str(s.micro_batch),
+        "virtual_stages": str(s.virtual_stages),
+        "recompute": kinds[0] if len(kinds) == 1 else "mixed",
+    }
+    judged.add((made.iteration_time_s, run.iteration_time_s), width, peaks, place)

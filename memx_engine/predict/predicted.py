@@ -157,6 +157,11 @@ class Predicted:
         return self._base.fragmentation_assumed
 
     @property
+    def held_out(self) -> int:
+        """How many held-out times the intervals come from."""
+        return len(self.stages.model.widths[0].residuals)
+
+    @property
     def importances(self) -> Mapping[str, float]:
         """Feature → share of the trees' gain, largest first; empty while there are only factors."""
         booster = self.stages.model.booster
