@@ -76,6 +76,9 @@ if TYPE_CHECKING:
     from memx_engine.plan import StagePlacement as StagePlacement
     from memx_engine.plan import Verdict as Verdict
     from memx_engine.predict.calibrated import Calibrated as Calibrated
+    from memx_engine.predict.learning import Learned as Learned
+    from memx_engine.predict.learning import learn as learn
+    from memx_engine.predict.learning import learned_document as learned_document
     from memx_engine.predict.trained import PREDICTORS as PREDICTORS
     from memx_engine.profile.described import OfCluster as OfCluster
     from memx_engine.profile.design import DesignSummary as DesignSummary
@@ -211,6 +214,7 @@ _HOMES = {
     ),
     "predict.calibrated": ("Calibrated",),
     "predict.trained": ("PREDICTORS",),
+    "predict.learning": ("Learned", "learn", "learned_document"),
     "profile.design": ("DesignSummary", "ProfileDesign", "design_document", "design_profile"),
     "profile.described": ("OfCluster",),
     "profile.impact": ("Impact",),

@@ -27,6 +27,7 @@ VERBS = {
     "plan": "Search for the best plans of a cluster and a model.",
     "profile": "Measure what the plans rest on, on one device of each type.",
     "import": "Read measurement tables (CSV) and Megatron logs into a workspace.",
+    "train": "Learn a predictor from a workspace, and say how good it is.",
     "explain": "Judge one plan: does it fit, what does it cost, why.",
     "compare": "Put two to four plan files side by side.",
     "show": "Show a plan file as the dashboard does.",

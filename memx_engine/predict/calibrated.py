@@ -97,8 +97,7 @@ class Calibrated:
         runs = runs or Runs()
         kept, unsound = sound(measurements)
         calibration = calibrate(cluster, model, job, kept, really_measured=runs.real_types)
-        rich = {name for name, t in calibration.types.items() if t.factors["time"].points >= LEAST_TO_LEARN}
-        enough = [m for m in calibration.used if m.outcome is Outcome.OK and m.point.gpu_type in rich]
+        enough = learnable(calibration)
         trained = trained_stages(cluster, model, job, enough, keep) if learn else Trained(None)
         compositions = fit_compositions(runs, _stages_of(calibration, trained))
         return cls(cluster, model, job, calibration, compositions, (*unsound, *runs.left_out), trained)
@@ -276,6 +275,12 @@ class Calibrated:
     def _words(self, gpu_type: str) -> tuple[Provenance, ...]:
         known = (self.calibration.types.get(gpu_type), self.compositions.get(gpu_type))
         return tuple(found.provenance for found in known if found is not None) or (Provenance.UNCALIBRATED,)
+
+
+def learnable(calibration: Calibration) -> list[Measurement]:
+    """What the predictor learns from: the points of types with at least :data:`LEAST_TO_LEARN` times."""
+    rich = {name for name, t in calibration.types.items() if t.factors["time"].points >= LEAST_TO_LEARN}
+    return [m for m in calibration.used if m.outcome is Outcome.OK and m.point.gpu_type in rich]
 
 
 def _stages_of(

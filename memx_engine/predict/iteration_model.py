@@ -88,6 +88,11 @@ class Extra:
     rows: Rows
     parents: tuple[frozenset[str], ...]
 
+    @classmethod
+    def of(cls, rows: Rows) -> Extra:
+        """Rows without parents."""
+        return cls(rows, (frozenset(),) * len(rows))
+
     def without(self, groups: NDArray[np.str_]) -> Rows:
         """The rows that owe nothing to ``groups``."""
         gone = set(groups.tolist())

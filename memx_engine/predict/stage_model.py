@@ -138,21 +138,23 @@ class StageModel:
         return out
 
 
-def fit_stages(
-    cluster: Cluster,
-    model: TransformerSpec,
-    job: Job,
-    measurements: Iterable[Measurement],
-    *,
-    settings: BoosterSettings = STAGE_SETTINGS,
-    augmented: bool = True,
-) -> StageModel | None:
-    """Learn from measured points on the cluster's types; None where none can be compared.
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What there is to learn: points that stand, the parts' factors, and what these leave to the trees."""
 
-    ``augmented``: the trees also learn from what lies between points where that is valid (:mod:`.augment`).
+    chosen: Sequence[Measurement]
+    left_out: tuple[str, ...]
+    compared: Compared
+    times: Mapping[str, TimeShares]
+    memories: Mapping[str, MemoryShares]
+    rows: Rows
+    extra: Extra | None
 
-    Of one GPU type only the first kind of ground that it has is used: a simulation never moves what is real.
-    """
+
+def prepare(
+    cluster: Cluster, model: TransformerSpec, job: Job, measurements: Iterable[Measurement], *, augmented: bool = True
+) -> Prepared | None:
+    """The rows that the trees of :func:`fit_stages` learn from; None where nothing can be compared."""
     usable = [
         m
         for m in measurements
@@ -169,6 +171,29 @@ def fit_stages(
     memories = fit_memories(compared.sizes, types, logs[:, 1])
     rows = compared.rows(times, memories)
     extra = _between_points(chosen, compared, times, memories, cluster, model, job) if augmented else None
+    return Prepared(chosen, left_out, compared, times, memories, rows, extra)
+
+
+def fit_stages(
+    cluster: Cluster,
+    model: TransformerSpec,
+    job: Job,
+    measurements: Iterable[Measurement],
+    *,
+    settings: BoosterSettings = STAGE_SETTINGS,
+    augmented: bool = True,
+) -> StageModel | None:
+    """Learn from measured points on the cluster's types; None where none can be compared.
+
+    ``augmented``: the trees also learn from what lies between points where that is valid (:mod:`.augment`).
+
+    Of one GPU type only the first kind of ground that it has is used: a simulation never moves what is real.
+    """
+    prepared = prepare(cluster, model, job, measurements, augmented=augmented)
+    if prepared is None:
+        return None
+    chosen, compared, times, memories = prepared.chosen, prepared.compared, prepared.times, prepared.memories
+    logs, types, rows = compared.logs, compared.types, prepared.rows
     truths = defaultdict(set)
     for m in chosen:
         truths[m.point.gpu_type].add(m.truth)
@@ -176,7 +201,7 @@ def fit_stages(
         name: tuple(sorted({m.point.tp for m in chosen if m.point.gpu_type == name})) for name in sorted(set(types))
     }
     return StageModel(
-        IterationModel.fit(rows, settings, extra=extra),
+        IterationModel.fit(rows, settings, extra=prepared.extra),
         times,
         memories,
         frozenset(name for name, size in zip(types, logs[:, 1].tolist(), strict=True) if not np.isnan(size)),
@@ -189,7 +214,7 @@ def fit_stages(
             for name, found in truths.items()
         },
         {name: tuple(sorted({m.truth_name for m in chosen if m.point.gpu_type == name})) for name in truths},
-        left_out,
+        prepared.left_out,
     )
 
 

@@ -15,10 +15,11 @@ from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Measurement
-from memx_engine.predict.booster import OUTPUTS
+from memx_engine.predict.booster import OUTPUTS, BoosterSettings
 from memx_engine.predict.predictor_file import VERSION, load_predictor, save_predictor
 from memx_engine.predict.signatures import Signatures
 from memx_engine.predict.stage_model import STAGE_SETTINGS, StageModel, fit_stages
+from memx_engine.predict.tuned_settings import kept_settings
 
 FORM = "stages/1"
 """Part of what a predictor is trained from: changes whenever features or fitting change."""
@@ -60,7 +61,11 @@ class Trained:
 
 
 def training_fingerprint(
-    cluster: Cluster, model: TransformerSpec, job: Job, measurements: Sequence[Measurement]
+    cluster: Cluster,
+    model: TransformerSpec,
+    job: Job,
+    measurements: Sequence[Measurement],
+    settings: BoosterSettings = STAGE_SETTINGS,
 ) -> str:
     """Changes whenever another predictor could come of it."""
     rows = [
@@ -77,7 +82,7 @@ def training_fingerprint(
         for m in measurements
     ]
     base = FirstPrinciples(cluster, model, job).fingerprint
-    text = json.dumps([FORM, VERSION, base, asdict(STAGE_SETTINGS), rows])
+    text = json.dumps([FORM, VERSION, base, asdict(settings), rows])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -96,9 +101,10 @@ def trained_stages(
         return Trained(None)
     if folder is None:
         return Trained(fit_stages(cluster, model, job, measurements))
-    fingerprint = training_fingerprint(cluster, model, job, measurements)
+    settings, problem = kept_settings(folder)
+    fingerprint = training_fingerprint(cluster, model, job, measurements, settings)
     path = folder / f"{fingerprint}.json"
-    notes: list[str] = []
+    notes = [problem] if problem else []
     if path.exists():
         try:
             kept, trained_from = load_predictor(path)
@@ -107,7 +113,7 @@ def trained_stages(
             notes.append(f"{path.name}: trained from other measurements; trained anew")
         except InputError as error:
             notes.append(f"{path.name}: {error.message}; trained anew")
-    stages = fit_stages(cluster, model, job, measurements)
+    stages = fit_stages(cluster, model, job, measurements, settings=settings)
     if stages is not None:
         try:
             save_predictor(stages, fingerprint, path)

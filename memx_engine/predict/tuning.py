@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from memx_engine.predict.booster import Array, BoosterSettings
-from memx_engine.predict.iteration_model import IterationModel, Rows, grouped_folds
+from memx_engine.predict.iteration_model import Extra, IterationModel, Rows, grouped_folds
 
 TRIALS = 24
 FOLDS = 4
@@ -94,19 +94,31 @@ class Tuned:
         return min(trial.error for trial in self.trials)
 
 
-def held_out_error(rows: Rows, settings: BoosterSettings, *, folds: int = FOLDS) -> float:
+def held_out_error(rows: Rows, settings: BoosterSettings, *, folds: int = FOLDS, extra: Extra | None = None) -> float:
     """Mean absolute logarithm of what models of the other folds leave of each; folds keep configurations whole.
 
     Time and memory are added, so that neither is bought with the other. Infinite where nothing can be held out.
     """
-    if len(np.unique(rows.groups)) < 2:
+    known = [column[~np.isnan(column)] for column in held_out(rows, settings, folds=folds, extra=extra).T]
+    if not any(len(column) for column in known):
         return math.inf
-    left = np.full(rows.targets.shape, np.nan)
-    for mask in grouped_folds(rows.groups, folds, settings.seed):
-        model = IterationModel.fit(rows.part(~mask), settings, intervals=False)
-        left[mask] = rows.targets[mask] - model.shifts(rows.features[mask])
-    known = [column[~np.isnan(column)] for column in left.T]
     return sum(float(np.abs(column).mean()) for column in known if len(column))
+
+
+def held_out(rows: Rows, settings: BoosterSettings, *, folds: int = FOLDS, extra: Extra | None = None) -> Array:
+    """(n, 2) logarithms that models of the other folds leave of each row; NaN where nothing can be held out.
+
+    Synthetic rows are held out with any of their parents.
+    """
+    left = np.full(rows.targets.shape, np.nan)
+    if len(np.unique(rows.groups)) < 2:
+        return left
+    for mask in grouped_folds(rows.groups, folds, settings.seed):
+        more = extra.without(rows.groups[mask]) if extra else None
+        kept = rows.part(~mask)
+        model = IterationModel.fit(kept, settings, intervals=False, extra=Extra.of(more) if more is not None else None)
+        left[mask] = rows.targets[mask] - model.shifts(rows.features[mask])
+    return left
 
 
 def tune(
@@ -152,9 +164,9 @@ def tune(
     return Tuned(best.settings if worth else start, tuple(done), ended)
 
 
-def tune_on(rows: Rows, start: BoosterSettings, **budget: Any) -> Tuned:
+def tune_on(rows: Rows, start: BoosterSettings, *, extra: Extra | None = None, **budget: Any) -> Tuned:
     """:func:`tune` on held-out rows."""
-    return tune(lambda settings: held_out_error(rows, settings), start, **budget)
+    return tune(lambda settings: held_out_error(rows, settings, extra=extra), start, **budget)
 
 
 def _placed(settings: BoosterSettings) -> Array:

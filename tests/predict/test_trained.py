@@ -129,7 +129,7 @@ def test_trained_once_and_again_only_when_measurements_change(
     assert not third.reused and "cut short" in third.note and third.stages is not None
     assert trained_stages(*INPUTS, some, folder).reused
     # Old ones go, and a folder that cannot be written is told.
-    monkeypatch.setattr("memx_engine.predict.trained.fit_stages", lambda *_: first.stages)
+    monkeypatch.setattr("memx_engine.predict.trained.fit_stages", lambda *_, **__: first.stages)
     for count in range(40, 40 + KEPT + 2):
         trained_stages(*INPUTS, measured[:count], folder)
     assert len(list(folder.glob("*.json"))) == KEPT
