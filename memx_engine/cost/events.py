@@ -30,6 +30,9 @@ class Span:
 
 Timeline = tuple[Span, ...]
 
+_SAME = 1e-14
+"""Rounding of sums of times: rounds that differ by less end equally far apart."""
+
 
 @dataclass(frozen=True)
 class Simulation:
@@ -96,6 +99,14 @@ def simulate(
         raise ValueError("times must be finite and not negative")
 
     limits = None if in_flight is None else tuple(in_flight)
+    plain = virtual_stages == 1 and not overlap_p2p and limits is None
+    if plain and not record and micro_batches >= 2 * stages:
+        ends_s = _one_forward_one_backward(
+            forward.reshape(-1).tolist(), backward.reshape(-1).tolist(), p2p[: stages - 1].tolist(), micro_batches
+        )
+        total = max(end + tail for end, tail in zip(ends_s, tails.tolist(), strict=True)) + fixed_s
+        working = micro_batches * (forward + backward).reshape(-1)
+        return Simulation(total, tuple(working.tolist()), tuple(ends_s))
     plan = program(stages, micro_batches, virtual_stages, overlap_p2p, limits)
     durations = costs[plan.cost]
     ends = [0.0]
@@ -124,3 +135,44 @@ def simulate(
         )
         timeline = tuple(sorted((Span(*span) for span in spans), key=lambda span: (span.start_s, span.stage)))
     return Simulation(iteration, tuple(busy.tolist()), finish, timeline)
+
+
+def _one_forward_one_backward(
+    forward_s: list[float], backward_s: list[float], p2p_s: list[float], micro_batches: int
+) -> list[float]:
+    """End of every stage's last backward under 1F1B, as the operations one by one give it.
+
+    Round m holds the m-th backward of every stage and the forward before it. Once a round ends everywhere one and the
+    same time after the round before it, all further rounds do, until the first stage runs out of forwards: maxima and
+    sums commute with a common shift. Those rounds are skipped.
+    """
+    stages, last = len(forward_s), len(forward_s) - 1
+    forward, backward = [0.0] * stages, [0.0] * stages
+    m, steady_end = -last, micro_batches - stages
+    while m < micro_batches:
+        sent, done = forward, backward
+        forward, backward = list(forward), list(backward)
+        for i in range(max(0, last + m - micro_batches + 1), min(stages, last + m + 1)):
+            free = done[i] if m > 0 else sent[i]
+            ready = sent[i - 1] + p2p_s[i - 1] if i else 0.0
+            forward[i] = (free if free > ready else ready) + forward_s[i]
+        if m >= 0:
+            ready = 0.0
+            for i in range(last, -1, -1):
+                # After its last forward a stage is free once the backward before is done.
+                free = forward[i] if forward[i] > done[i] else done[i]
+                backward[i] = ready = (free if free > ready else ready) + backward_s[i]
+                if i:
+                    ready += p2p_s[i - 1]
+        if 0 < m < steady_end:
+            shift = backward[0] - done[0]
+            slack = _SAME * backward[0]
+            if all(abs(new - old - shift) <= slack for new, old in zip(backward, done, strict=True)) and all(
+                abs(new - old - shift) <= slack for new, old in zip(forward, sent, strict=True)
+            ):
+                skipped = (steady_end - m) * shift
+                forward = [end + skipped for end in forward]
+                backward = [end + skipped for end in backward]
+                m = steady_end
+        m += 1
+    return backward

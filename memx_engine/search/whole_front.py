@@ -53,27 +53,30 @@ class WholeFront:
 
     def seek(self, resolution: int) -> FrontReport:
         """``resolution``: Steps of the peak's bound and of the trade between time and variance, at least 1."""
-        extremes = [_Target((1 - 2 * _SLIGHT, _SLIGHT, _SLIGHT)), _Target((_SLIGHT, 1 - 2 * _SLIGHT, _SLIGHT))]
-        extremes.append(_Target((_SLIGHT, _SLIGHT, 1 - 2 * _SLIGHT)))
-        total = len(extremes) + (resolution + 1) ** 2
-        proven = 0
-        ends: list[Assigned] = []
-        for target in extremes:
-            proven += self._prove(target, proven, total)
-            ends = self.points
-        if len(ends) == len(extremes):
-            for target in self._inner(resolution, ends[1].peak_bytes, ends[0].peak_bytes):
+        most = 1 - 2 * _SLIGHT
+        extremes = (_Target((most, _SLIGHT, _SLIGHT)), _Target((_SLIGHT, most, _SLIGHT)))
+        total = len(extremes) + 1 + (resolution + 1) ** 2
+        proven = sum(self._prove(target, k, total) for k, target in enumerate(extremes))
+        if proven == len(extremes):
+            fastest, lightest = self.points
+            for target in self._inner(resolution, lightest.peak_bytes, fastest.peak_bytes):
                 proven += self._prove(target, proven, total)
+            proven += self._prove(_Target((_SLIGHT, _SLIGHT, most)), proven, total)
         self._control.report("front", total, total, force=True)
         return FrontReport(resolution, total, proven)
 
     @staticmethod
     def _inner(resolution: int, least_peak: float, most_peak: float) -> Iterator[_Target]:
-        """Trades inside the extremes, the coarsest first."""
+        """Trades inside the extremes, the coarsest first; those for variance alone last, they take most work."""
         steps = range(resolution + 1)
         trades = np.linspace(_SLIGHT, 1.0 - 2 * _SLIGHT, resolution + 1)
         peaks = np.linspace(least_peak, most_peak, resolution + 1) * (1 + 1e-12)
-        for trade, peak in sorted(product(steps, steps), key=lambda p: (_coarseness(p[0]) + _coarseness(p[1]), p)):
+
+        def late(place: tuple[int, int]) -> tuple[bool, int, tuple[int, int]]:
+            trade, peak = place
+            return trade == 0, _coarseness(trade) + _coarseness(peak), place
+
+        for trade, peak in sorted(product(steps, steps), key=late):
             time = float(trades[trade])
             yield _Target((time, _SLIGHT, 1.0 - _SLIGHT - time), float(peaks[peak]))
 

@@ -187,3 +187,18 @@ def test_bad_arguments_are_refused() -> None:
         simulate([1], [1], [], 0)
     with pytest.raises(ValueError, match="in-flight"):
         simulate([1, 1], [1, 1], [0], 4, in_flight=[1])
+
+
+def test_repeating_rounds_may_be_skipped() -> None:
+    # The timeline is simulated operation by operation; the time alone skips rounds that repeat.
+    rng = np.random.default_rng(11)
+    for k in range(300):
+        stages, micro_batches = int(rng.integers(1, 9)), int(rng.integers(1, 80))
+        forward, backward = rng.uniform(0.1, 1.0, stages), rng.uniform(0.1, 2.0, stages)
+        if k % 3 == 0:
+            forward, backward = np.round(forward, 1), np.round(backward, 1)
+        p2p, tails = (k % 2) * rng.uniform(0.0, 0.3, stages - 1), rng.uniform(0.0, 1.0, stages)
+        quick = simulate(forward, backward, p2p, micro_batches, tails_s=tails)
+        whole = simulate(forward, backward, p2p, micro_batches, tails_s=tails, record=True)
+        assert quick.iteration_time_s == pytest.approx(whole.iteration_time_s, rel=1e-12)
+        assert quick.end_s == pytest.approx(whole.end_s, rel=1e-12) and quick.busy_s == whole.busy_s
