@@ -17,6 +17,9 @@ from memx_engine.search.assign import build_plan
 from memx_engine.search.bounds import PlanFigures, compute_bounds, fixed_split
 from memx_engine.search.diagnose import first_principles
 from memx_engine.search.gap import Gap, gap_to
+from memx_engine.search.limit_checks import checked_limits
+from memx_engine.search.limit_reasons import broken_limits
+from memx_engine.search.limits import NO_OPERATOR_LIMITS, OperatorLimits
 from memx_engine.search.objective import PEAK_ALONE, Objective, choose_weights, compute_references
 from memx_engine.search.remedies import plan_remedy
 from memx_engine.search.result import RankedPlan, SearchResult
@@ -52,12 +55,14 @@ def explain_request(
     objective: Objective | None = None,
     estimator: Estimator | None = None,
     result: SearchResult | None = None,
+    limits: OperatorLimits | None = None,
 ) -> Explanation:
     """Judge a plan given by its numbers; what is left out is chosen by the planner.
 
     Args:
         objective: Phi of a search, to be comparable with it; by default the plan's own even split is the scale.
         result: A search's result: adds how far the plan is from its best and why the search does not list it.
+        limits: What the plan should keep; by default what the search of ``result`` kept. Breaking one is a reason.
     """
     broken = broken_rules(cluster, model, job, request)
     if broken:
@@ -77,7 +82,7 @@ def explain_request(
             item[2].phi_of(item[1]),
         ),
     )
-    return _judge(cluster, model, job, plan, estimate, scale, estimator, result)
+    return _judge(cluster, model, job, plan, estimate, scale, estimator, result, limits)
 
 
 def explain_plan(
@@ -89,6 +94,7 @@ def explain_plan(
     objective: Objective | None = None,
     estimator: Estimator | None = None,
     result: SearchResult | None = None,
+    limits: OperatorLimits | None = None,
 ) -> Explanation:
     """Judge a finished plan, such as one read from a plan file."""
     shape = plan.skeleton
@@ -110,7 +116,7 @@ def explain_plan(
     scale = objective or (result.objective if result else None)
     if scale is None:
         scale = own_scale(cluster, job, estimator.stage_table(shape))
-    return _judge(cluster, model, job, plan, estimator.estimate(plan), scale, estimator, result)
+    return _judge(cluster, model, job, plan, estimator.estimate(plan), scale, estimator, result, limits)
 
 
 def own_scale(cluster: Cluster, job: Job, table: StageTable) -> Objective:
@@ -231,7 +237,9 @@ def _judge(
     scale: Objective,
     estimator: Estimator,
     result: SearchResult | None,
+    limits: OperatorLimits | None,
 ) -> Explanation:
+    limits = checked_limits(limits, cluster, model, job) if limits else result.limits if result else NO_OPERATOR_LIMITS
     verdict = estimate.verdict
     reasons: list[Reason] = []
     if verdict is Verdict.DOES_NOT_FIT:
@@ -242,6 +250,7 @@ def _judge(
             )
     else:
         reasons.append(_fitting(estimate, verdict))
+    reasons += broken_limits(limits, plan, estimate)
     reasons += [
         Reason("note", f"leaves {count} {name} idle") for name, count in idle_gpus(cluster, plan.skeleton).items()
     ]

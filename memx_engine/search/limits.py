@@ -127,24 +127,6 @@ class OperatorLimits:
             type_order=self.type_order and tuple(filter(there, self.type_order)),
         )
 
-    def keeps(self, plan: Plan, estimate: Estimate) -> bool:
-        """Whether a finished plan keeps every limit."""
-        types = [stage.gpu_type for stage in plan.stages]
-        layers, recompute = self.stage_layers(types), self.stage_recompute(types)
-        used = list(dict.fromkeys(types))
-        pinned = layers is not None and recompute is not None
-        pinned = pinned and all(want in (None, n) for want, n in zip(layers or (), plan.layers, strict=True))
-        pinned = pinned and all(want in (None, r) for want, r in zip(recompute or (), plan.recompute, strict=True))
-        difference = max(plan.layers) - min(plan.layers)
-        ordered = self.type_order is None or used == [name for name in self.type_order if name in used]
-        return (
-            pinned
-            and ordered
-            and not set(types) & set(self.forbidden)
-            and (self.max_layer_difference is None or difference <= self.max_layer_difference)
-            and all(g.peak_bytes <= g.capacity_bytes - self.reserve_bytes(g.gpu_type) for g in estimate.gpus)
-        )
-
     def reserve_bytes(self, gpu_type: str) -> float:
         """Memory to keep free on a GPU of this type."""
         by_type = dict(self.keep_free_bytes)

@@ -18,6 +18,7 @@ from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.inputs.nodes import nearest
 from memx_engine.plan import Plan, Skeleton, Stage, Verdict
+from memx_engine.search.limit_reasons import broken_limits
 from memx_engine.search.migration import Migration, ModelState, is_sharded, migration
 from memx_engine.search.result import RankedPlan, SearchResult
 from memx_engine.search.rules import PlanRequest, broken_rules
@@ -166,7 +167,7 @@ def _more_candidates(
             continue
         known.add(plan)
         estimate = result.estimator.estimate(plan)
-        if estimate.verdict is Verdict.DOES_NOT_FIT or not result.limits.keeps(plan, estimate):
+        if estimate.verdict is Verdict.DOES_NOT_FIT or any(broken_limits(result.limits, plan, estimate)):
             continue
         phi = result.objective.phi_of(estimate)
         yield RankedPlan(1 + int((result.table.phi < phi).sum()), plan, estimate, phi, False)

@@ -40,7 +40,8 @@ class Reason:
     """One thing to say about a plan.
 
     Attributes:
-        rule: ``tp``, ``placement``, ``batch``, ``layers``, ``schedule``, ``recompute``, ``memory``, ``time``, ``note``.
+        rule: ``tp``, ``placement``, ``batch``, ``layers``, ``schedule``, ``recompute``, ``memory``, ``limit``,
+            ``time``, ``note``.
         stage: 0-based, where one stage is meant. missing_bytes: What that stage's GPUs lack.
         remedy: What to do about it; empty where nothing needs doing.
     """

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from memx_engine import InputError
+from memx_tui.commands.limit_options import LIMITS, limit_options, parse_flags
 from memx_tui.commands.options import compute_options, input_options, job_options, load_inputs, start_work
 from memx_tui.commands.plan import run_search
 from memx_tui.commands.stored import stored_estimator
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         Explanation,
         FirstPrinciples,
         Job,
+        OperatorLimits,
         PlanRequest,
         Recompute,
         SearchOptions,
@@ -50,6 +52,7 @@ _SHAPE = ("tp", "pp", "dp")
     help="Recompute of each stage, one word for all, or auto (default).",
 )
 @click.option("--schedule", metavar="1f1b|interleaved:V", default="1f1b", show_default=True, help="Pipeline schedule.")
+@limit_options
 @click.option("--gap", is_flag=True, help="Search too, and say how far the plan is from the best.")
 @click.option(
     "--time-limit",
@@ -89,7 +92,10 @@ def command(
 
     if time_limit is not None and not gap:
         raise InputError("limits a search", where="--time-limit", hint="add --gap to search")
-    options = SearchOptions(time_limit_s=time_limit, seed=seed, threads=threads, front=0) if gap else None
+    limits = parse_flags({name: flags.pop(name) for name in LIMITS})
+    options = None
+    if gap:
+        options = SearchOptions(time_limit_s=time_limit, seed=seed, threads=threads, limits=limits, front=0)
     if plan is not None:
         given = [f"--{n.replace('_', '-')}" for n, v in [*flags.items(), ("cluster", cluster), ("model", model)] if v]
         given += ["--job"] if job_file else []
@@ -99,7 +105,7 @@ def command(
                 "the plan file already says this", where=", ".join(given), hint="give a plan file or flags, not both"
             )
         start_work(workspace, log_level, only_reads=True)
-        _explain_file(plan, workspace, options, as_json)
+        _explain_file(plan, workspace, options, limits, as_json)
         return
     request = _request(flags, layers, recompute, schedule)
     start_work(workspace, log_level, only_reads=True)
@@ -116,7 +122,7 @@ def command(
     )
     estimator = stored_estimator(*loaded, workspace)
     result = None if options is None else _search(loaded, options, estimator)
-    explanation = explain_request(*loaded, request, estimator=estimator, result=result)
+    explanation = explain_request(*loaded, request, estimator=estimator, result=result, limits=limits)
     _show(explanation, loaded, _assumed(loaded, estimator), as_json)
 
 
@@ -189,7 +195,9 @@ def _search(inputs: Inputs, options: SearchOptions, estimator: FirstPrinciples |
         return None
 
 
-def _explain_file(source: str, workspace: Path | None, options: SearchOptions | None, as_json: bool) -> None:
+def _explain_file(
+    source: str, workspace: Path | None, options: SearchOptions | None, limits: OperatorLimits, as_json: bool
+) -> None:
     from memx_engine import explain_plan, gap_by_certificate, load_plan
 
     file = load_plan(source)
@@ -197,9 +205,16 @@ def _explain_file(source: str, workspace: Path | None, options: SearchOptions | 
     estimator = stored_estimator(*inputs, workspace)
     result = None
     if options is not None:
-        options = replace(options, objective=file.objective, limits=file.limits)
+        options = replace(options, objective=file.objective, limits=limits or file.limits)
         result = _search(inputs, options, estimator)
-    explanation = explain_plan(*inputs, file.plan, objective=file.objective, estimator=estimator, result=result)
+    explanation = explain_plan(
+        *inputs,
+        file.plan,
+        objective=file.objective,
+        estimator=estimator,
+        result=result,
+        limits=limits or file.limits,
+    )
     changed = file.predictor_fingerprint != estimator.fingerprint
     if changed:
         say(

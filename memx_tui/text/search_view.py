@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
-from memx_engine import MemoryBreakdown, RankedPlan, SearchResult
+from memx_engine import MemoryBreakdown, OperatorLimits, RankedPlan, SearchResult
 from memx_tui.text import numbers
 from memx_tui.text.grid import Column, table
 from memx_tui.text.plan_view import (
@@ -82,10 +82,7 @@ def header(result: SearchResult, style: Style) -> list[str]:
         f"{' (stopped early)' if result.cancelled else ''}: {', '.join([*dropped, ''])}"
         f"{numbers.count(result.feasible)} fit; {numbers.count(result.plans_covered)} complete plans covered"
     )
-    limits = "; ".join(
-        f"{name.replace('_', ' ')} {', '.join(map(str, values))}" if values != (True,) else name.replace("_", " ")
-        for name, values in result.limits.described().items()
-    )
+    limits = limits_words(result.limits)
     return [
         style.section(f"{result.model.name} on {result.cluster.name}", certainty(result)),
         *style.wrap(cluster_line(result.cluster, style), " "),
@@ -93,6 +90,14 @@ def header(result: SearchResult, style: Style) -> list[str]:
         *(style.wrap(f"limits: {limits}", " ") if limits else []),
         *style.wrap(searched, " "),
     ]
+
+
+def limits_words(limits: OperatorLimits) -> str:
+    """The operator's limits in words; empty where there are none."""
+    return "; ".join(
+        f"{name.replace('_', ' ')} {', '.join(map(str, values))}" if values != (True,) else name.replace("_", " ")
+        for name, values in limits.described().items()
+    )
 
 
 def ranked_table(plans: Sequence[RankedPlan], style: Style, highlight: int | None = None) -> list[str]:

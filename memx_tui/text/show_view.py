@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from memx_tui.text import numbers
 from memx_tui.text.explain_view import inputs_heading
 from memx_tui.text.plan_view import plan_block
-from memx_tui.text.search_view import assumed_block
+from memx_tui.text.search_view import assumed_block, limits_words
 from memx_tui.text.style import Style
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ def show_text(file: PlanFile, style: Style) -> str:
         "",
         style.section("Why this plan"),
         *style.wrap(words, "   ", first=" - "),
+        *(style.wrap(f"limits: {limits_words(file.limits)}", "   ", first=" - ") if file.limits else []),
         *style.wrap(origin, "   ", first=" - "),
         "",
         *assumed_block(file.assumed, style),

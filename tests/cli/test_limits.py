@@ -193,3 +193,10 @@ def test_explain_says_how_far_a_plan_is_from_the_best(tmp_path: Path, capsys: py
     assert cli.run(["explain", str(file)]) == 0
     assert "no plan of the space has a lower Φ [gap]" in capsys.readouterr().out.replace("\n   ", " ")
     assert cli.run(["explain", str(file), "--time-limit", "5"]) == 2
+    capsys.readouterr()
+    broken = explained(capsys, str(file), "--pin-recompute", "none", "--gap")
+    assert any(r["rule"] == "limit" and "pinned is none" in r["message"] for r in broken["reasons"])
+    assert cli.run(["explain", str(file), "--forbid", "t4"]) == 2
+    assert "--forbid" in capsys.readouterr().err
+    assert cli.run(["show", str(file)]) == 0
+    assert "limits: pin recompute full" in capsys.readouterr().out

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memx_engine import MemoryBreakdown, RankedPlan, SearchResult, Verdict
+from memx_engine import MemoryBreakdown, OperatorLimits, RankedPlan, SearchResult, Verdict
 from memx_tui.text import bars, numbers, plan_view
 from memx_tui.text.compare_view import METRICS, compare_text
 from memx_tui.text.explain_view import explain_text
@@ -36,6 +36,7 @@ class File:
     provenance: str = "uncalibrated"
     version: str = "0.1.0"
     assumed: tuple[str, ...] = ()
+    limits: OperatorLimits = OperatorLimits()
 
 
 def whole(result: SearchResult, style: Style, pick: int = 1) -> str:

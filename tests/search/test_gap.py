@@ -10,13 +10,14 @@ from memx_engine.cost.correction import Correction
 from memx_engine.cost.first_principles import FirstPrinciples
 from memx_engine.errors import NoFeasiblePlanError
 from memx_engine.inputs.job import Optimizer
-from memx_engine.plan import Verdict
+from memx_engine.plan import FULL, NONE, Verdict
 from memx_engine.search.explain import PlanRequest, explain_plan, explain_request
 from memx_engine.search.gap import gap_by_certificate
 from memx_engine.search.limits import OperatorLimits
 from memx_engine.search.run import SearchOptions, search
 from memx_engine.units import GIB
 from tests.builders import H100, MI300X, make_cluster, make_job, make_model
+from tests.search.brute import plain
 from tests.search.fakes import TableEstimator
 
 CLUSTER, MODEL, JOB = make_cluster(H100, MI300X, gpus_per_node=2), make_model(layers=6), make_job(8)
@@ -81,3 +82,47 @@ def test_a_search_that_finds_nothing_also_asks_its_own_estimator() -> None:
         search(cluster, model, job, estimator=FirstPrinciples(cluster, model, job, context))
     # First principles alone would say that 2 GPUs and a shorter sequence do; with this context nothing does.
     assert "a sequence of" not in caught.value.hint
+
+
+def test_a_plan_that_breaks_limits_says_which_and_by_how_much() -> None:
+    cluster, model, job = make_cluster(H100, MI300X, gpus_per_node=2), make_model(8), plain(make_job(8))
+    request = PlanRequest(
+        1, 4, 1, 1, layers=(1, 1, 2, 4), recompute=(NONE, FULL, NONE, NONE), type_order=(H100.name, MI300X.name)
+    )
+    estimator = TableEstimator(cluster, model, job)
+
+    def reasons(**limits: object) -> list[tuple[int | None, str]]:
+        asked = OperatorLimits(**limits)  # type: ignore[arg-type]
+        found = explain_request(cluster, model, job, request, estimator=estimator, limits=asked).reasons
+        return [(reason.stage, reason.message) for reason in found if reason.rule == "limit"]
+
+    assert reasons() == []
+    assert reasons(layers=((0, 1), (MI300X.name, 4))) == [(2, "stage 2 has 2 layers, pinned are 4")]
+    assert reasons(layers=((5, 1),)) == [(None, "stage 5 is pinned to 1 layers, and there are 4 stages")]
+    assert reasons(recompute=((H100.name, NONE),)) == [(1, "stage 1 has recompute full, pinned is none")]
+    assert reasons(forbidden=("mi300x",)) == [(2, "mi300x is forbidden, and 2 stages are on it")]
+    assert reasons(max_layer_difference=2) == [
+        (None, "the layers of its stages differ by 3, at most 2 are allowed"),
+    ]
+    ((_, order),) = reasons(type_order=("mi300x", "h100"))
+    assert order.endswith("fixed is mi300x > h100-sxm-80g")
+    judged = explain_request(
+        cluster,
+        model,
+        job,
+        request,
+        estimator=estimator,
+        limits=OperatorLimits(keep_free_bytes=((MI300X.name, 191 * GIB),)),
+    )
+    assert judged.plan is not None and judged.verdict is not Verdict.DOES_NOT_FIT
+    lacking = {r.stage: r.missing_bytes for r in judged.reasons if r.rule == "limit"}
+    for stage in (2, 3):
+        gpu = next(g for g in judged.plan.estimate.gpus if g.stage == stage)
+        assert lacking[stage] == pytest.approx(191 * GIB - (gpu.capacity_bytes - gpu.peak_bytes))
+    # A search's own limits are those that its plans are judged by.
+    limits = OperatorLimits(recompute=((None, FULL),))
+    result = search(cluster, model, job, options=SearchOptions(limits=limits), estimator=estimator)
+    best = explain_plan(cluster, model, job, result.plans[0].plan, result=result)
+    assert not any(reason.rule == "limit" for reason in best.reasons)
+    against = explain_request(cluster, model, job, request, result=result).reasons
+    assert [r.stage for r in against if r.rule == "limit"] == [0, 2, 3]
