@@ -94,7 +94,7 @@ class Solver:
                 best = assign_even(*self._ground, skeleton, bounds.even, objective, bound)
             elif not beaten or best is None:
                 nodes = _NODES[level] if skeleton.virtual_stages == 1 else None
-                best = self._assign(skeleton, objective, known.phi_limit, bound, nodes)
+                best = _both(best, self._assign(skeleton, objective, known.phi_limit, bound, nodes))
                 solved += level == 0
             if best is None:
                 if self._may_end():
@@ -202,3 +202,15 @@ class Solver:
 
 def _phi(objective: Objective, even: EvenPlan) -> float:
     return objective.phi(even.time_s, even.peak_bytes, even.variance_bytes2)
+
+
+def _both(before: Assigned | None, again: Assigned | None) -> Assigned | None:
+    """What two looks into a skeleton tell: the better plan, the higher bound.
+
+    The second look may close the plan of the first, because that plan's own Phi was the limit.
+    """
+    if before is None or again is None:
+        return before or again
+    best = before if before.phi <= again.phi else again
+    lower = min(max(before.lower_bound_phi, again.lower_bound_phi), best.phi)
+    return replace(best, lower_bound_phi=lower, settled=again.settled, nodes=before.nodes + again.nodes)

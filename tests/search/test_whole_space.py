@@ -131,6 +131,10 @@ def test_agrees_where_skeletons_wait_and_even_splits_are_kept(batch: int, monkey
         judge(k, make_physical_case(k) if k % 4 == 3 else make_case(k))
 
 
+def test_a_second_look_into_a_skeleton_keeps_the_plan_of_the_first() -> None:
+    judge(1265, make_physical_case(1265))
+
+
 def judge(k: int, case: Case) -> None:
     """Search instance ``k`` and hold everything the result says against every plan there is."""
     where = case.instance
