@@ -22,6 +22,7 @@ from memx_engine.predict.iteration_model import (
     grouped_folds,
 )
 from memx_engine.predict.layers import LayerCorrections, LayerRow
+from memx_engine.predict.run_model import RunModel
 
 Mask = NDArray[np.bool_]
 
@@ -200,7 +201,8 @@ def memx(truth: Truth, split: Split, seed: int) -> Predictions:
     learn_rows = split.train if split.train.any() else split.calibrate
     conventions = choose_conventions(truth, learn_rows | split.calibrate)
     rows, composed = _assembled(truth, conventions)
-    learn, test = learn_rows[truth.row_of], split.test[truth.row_of]
+    known = ~np.isnan(rows.targets).all(axis=1)
+    learn, test = learn_rows[truth.row_of] & known, split.test[truth.row_of]
     values = np.full(truth.measured.shape, np.nan)
     widths = np.full(truth.measured.shape, np.nan)
     if not learn.any():
@@ -208,20 +210,20 @@ def memx(truth: Truth, split: Split, seed: int) -> Predictions:
         return Predictions(values, widths)
     settings = replace(ITERATION_SETTINGS, seed=seed)
     rows = _useful(truth, rows, learn, settings)
-    model = IterationModel.fit(rows.part(learn), settings)
+    model = RunModel.fit(rows.part(learn), settings)
     kinds = tuple(name for name, judged in zip(rows.types, test, strict=True) if judged)
     made = model.correct(rows.features[test], kinds)
     shift, width = made.shift, made.width
-    calibrate = (split.calibrate & ~learn_rows)[truth.row_of]
+    calibrate = (split.calibrate & ~learn_rows)[truth.row_of] & known
     if calibrate.any():
         more, wider = _calibration(model, rows.part(calibrate))
         shift, width = shift + more, np.where(np.isfinite(wider), np.fmax(width, wider), width)
     values[test] = composed[test] * np.exp(shift)
     widths[test] = width
-    return Predictions(values, widths)
+    return Predictions(values, widths, model.held_out)
 
 
-def _calibration(model: IterationModel, rows: Rows) -> tuple[Array, Array]:
+def _calibration(model: RunModel, rows: Rows) -> tuple[Array, Array]:
     """(2,) shrunk factor of what the model leaves of the calibration rows, and how far these scatter around it."""
     left = replace(rows, targets=rows.targets - model.shifts(rows.features))
     factor = IterationModel.fit(left.columns(()), intervals=False).factors
