@@ -58,15 +58,8 @@ class DirectStages:
         Raises:
             InputError: Nothing was measured.
         """
-        own = [m for m in measurements if m.outcome is Outcome.OK and m.time_s and m.peak_reserved_bytes]
         types = tuple(t.name for t in cluster.gpu_types)
-        described = [raw_stage_features(m.point, types) for m in own]
-        targets = np.array([[m.time_s, m.peak_reserved_bytes] for m in own], dtype=np.float64).reshape(-1, 2)
-        scale = targets.mean(axis=0) if len(targets) else np.ones(2)
-        names = tuple(described[0]) if described else ()
-        features = np.array([list(row.values()) for row in described], dtype=np.float64).reshape(len(own), len(names))
-        booster = Booster.fit(features, targets / scale, names, replace(STAGE_SETTINGS, seed=seed))
-        least = targets.min(axis=0)
+        own, booster, scale, least = _trees(types, measurements, seed)
         return cls(FirstPrinciples(cluster, model, job), types, booster, scale, least, measured_outside(own))
 
     def estimate(self, plan: Plan) -> Estimate:
@@ -108,3 +101,33 @@ class DirectStages:
         groups = (stage.tp > 1) + (stage.dp > 1) + (len(plan.stages) > 1)
         beside = gpu.breakdown.context if outside is None else outside.process_bytes + groups * outside.group_bytes
         return replace(gpu, peak_bytes=reserved + gpu.breakdown.optimizer + beside)
+
+
+def direct_points(
+    cluster: Cluster, measurements: Iterable[Measurement], points: Sequence[Point], *, seed: int = 0
+) -> list[tuple[float, float, float]]:
+    """Seconds and bytes of single stages; there is no interval.
+
+    Raises:
+        InputError: Nothing was measured.
+    """
+    types = tuple(t.name for t in cluster.gpu_types)
+    _, booster, scale, least = _trees(types, measurements, seed)
+    features = np.array([list(raw_stage_features(p, types).values()) for p in points], dtype=np.float64)
+    made = np.maximum(booster.predict(features) * scale, least / 2)
+    return [(float(seconds), float(size), float("nan")) for seconds, size in made]
+
+
+def _trees(
+    types: Sequence[str], measurements: Iterable[Measurement], seed: int
+) -> tuple[list[Measurement], Booster, Array, Array]:
+    """The measurements used, the trees, and the mean and the least of what they learn."""
+    sizes = [(m, m.peak_reserved_bytes or m.peak_allocated_bytes) for m in measurements if m.outcome is Outcome.OK]
+    own = [(m, size) for m, size in sizes if m.time_s and size]
+    described = [raw_stage_features(m.point, types) for m, _ in own]
+    targets = np.array([[m.time_s, size] for m, size in own], dtype=np.float64).reshape(-1, 2)
+    scale = targets.mean(axis=0) if len(targets) else np.ones(2)
+    names = tuple(described[0]) if described else ()
+    features = np.array([list(row.values()) for row in described], dtype=np.float64).reshape(len(own), len(names))
+    booster = Booster.fit(features, targets / scale, names, replace(STAGE_SETTINGS, seed=seed))
+    return [m for m, _ in own], booster, scale, targets.min(axis=0)

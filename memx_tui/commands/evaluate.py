@@ -48,8 +48,8 @@ def expand_lists(args: list[str]) -> list[str]:
 @click.option(
     "--truth",
     multiple=True,
-    metavar="FILE...|testbed[:hard][:SEED]",
-    help="Tables whose rows are learned from and judged in turn; or the simulated cluster.",
+    metavar="FILE...|testbed[:hard][:SEED]|cpu",
+    help="Tables whose rows are learned from and judged in turn; or the simulated cluster; or this machine's CPU.",
 )
 @click.option("--train", multiple=True, metavar="FILE...", help="Tables to learn from.")
 @click.option("--test", multiple=True, metavar="FILE...", help="Tables to judge.")
@@ -66,6 +66,7 @@ def expand_lists(args: list[str]) -> list[str]:
 @click.option(
     "--plans", type=click.IntRange(3, 10_000), default=150, show_default=True, help="Testbed: plans judged per seed."
 )
+@click.option("--python", metavar="PATH", help="cpu: a Python that has torch (default: this one).")
 @click.option("-o", "--output", type=click.Path(path_type=Path), metavar="FILE", help="Write the JSON document there.")
 @click.option("--force", is_flag=True, help="Replace an existing file.")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as one JSON object.")
@@ -83,6 +84,7 @@ def command(
     model: str | None,
     measured_on: str | None,
     plans: int,
+    python: str | None,
     output: Path | None,
     force: bool,
     as_json: bool,
@@ -98,6 +100,7 @@ def command(
 
     \b
     memx-tui evaluate --truth testbed
+    memx-tui evaluate --truth cpu --python /path/to/python-with-torch
     memx-tui evaluate --truth testbed:hard --cluster paper-40gpu --measured-on paper-20gpu
     memx-tui evaluate --truth runs.csv --folds 5
     memx-tui evaluate --train single.csv --test multi.csv --calibrate 4 --json
@@ -119,6 +122,7 @@ def command(
                 table=table,
                 options=options,
                 ground=_ground(truth, cluster, model, measured_on, plans),
+                python=python,
                 on_progress=progress,
                 should_stop=stop.is_set,
             )

@@ -38,6 +38,14 @@ def accuracy_text(document: dict[str, Any], style: Style) -> str:
         f"{document['provenance']}; means over seeds {', '.join(map(str, document['seeds']))}",
         "",
     ]
+    noise = document.get("noise")
+    if noise is not None:
+        judged_on = f"on {document['device']}; " if document["device"] else ""
+        lines.insert(
+            2,
+            f"{judged_on}two measurements of one point differ by {noise['time_pct']:.1f} % in time "
+            f"({noise['repeats']} of each judged point)",
+        )
     width = max(len(label) for label, _, _ in _FIGURES) + 2
     lines.append(" " * width + "".join(f"{row['method']:>18}" for row in rows))
     for label, key, unit in _FIGURES:
