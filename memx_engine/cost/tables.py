@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.typing import NDArray
 
 from memx_engine.cost.recompute import Counts, basis
 from memx_engine.cost.stage import StageCost
@@ -80,8 +81,19 @@ def dense(
     Args:
         flights: Micro-batches (chunks when ``v`` > 1) that each stage holds. v: Equal chunks per stage.
     """
-    forward, backward = dense_times(terms, options, layers, v, learned)
-    return forward, backward, dense_memory(terms, flights, options, layers, v, learned)
+    # No stage can have more layers than the others leave it, one chunk each: the rest of the columns stays infinite.
+    columns = max(layers - (len(terms) - 1) * v, 0) + 1
+    forward, backward = dense_times(terms, options, layers, v, learned, columns)
+    memory = dense_memory(terms, flights, options, layers, v, learned, columns)
+    whole = np.full((3, len(terms), layers + 1, len(options)), np.inf)
+    for out, part in zip(whole, (forward, backward, memory), strict=True):
+        out[:, :columns] = part
+    return whole[0], whole[1], whole[2]
+
+
+def _basis(layers: int, options: tuple[Recompute, ...], v: int, columns: int | None) -> tuple[Array, NDArray[np.bool_]]:
+    counts, illegal = basis(layers, options, v)
+    return counts[:, :columns], illegal[:columns]
 
 
 def dense_times(
@@ -90,14 +102,18 @@ def dense_times(
     layers: int,
     v: int,
     learned: TableFactors | None = None,
+    columns: int | None = None,
 ) -> tuple[Array, Array]:
-    """Forward and backward seconds of :func:`dense`; what is in flight does not matter to them."""
-    counts, illegal = basis(layers, options, v)
+    """Forward and backward seconds of :func:`dense`; what is in flight does not matter to them.
+
+    ``columns``: Only so many layer counts, from none on.
+    """
+    counts, illegal = _basis(layers, options, v, columns)
     flat = counts.reshape(_C, -1)
     factors, constants = np.stack([t.factors for t in terms]), np.stack([t.constants for t in terms])
     out = []
     for part in (0, 1):
-        table = (factors[:, part * _C : (part + 1) * _C] @ flat).reshape(len(terms), layers + 1, len(options))
+        table = (factors[:, part * _C : (part + 1) * _C] @ flat).reshape(len(terms), *illegal.shape)
         table *= v
         table += constants[:, part, None, None]
         if learned is not None:
@@ -114,12 +130,13 @@ def dense_memory(
     layers: int,
     v: int,
     learned: TableFactors | None = None,
+    columns: int | None = None,
 ) -> Array:
-    """Peak bytes of :func:`dense`."""
-    counts, illegal = basis(layers, options, v)
+    """Peak bytes of :func:`dense`; ``columns`` as in :func:`dense_times`."""
+    counts, illegal = _basis(layers, options, v, columns)
     flat = counts.reshape(_C, -1)
     factors = np.stack([t.factors for t in terms])
-    shape = (len(terms), layers + 1, len(options))
+    shape = (len(terms), *illegal.shape)
     memory, working = ((factors[:, part * _C : (part + 1) * _C] @ flat).reshape(shape) for part in (2, 3))
     constants = np.stack([t.constants for t in terms])[:, :, None, None]
     _, _, state, end_state, fixed, per_flight, logits, transient, context, lost, together = constants.swapaxes(0, 1)
@@ -134,7 +151,7 @@ def dense_memory(
     memory += fixed + np.ceil(held / v) * per_flight
     if learned is not None:
         memory *= learned.memory[:, None, :]
-    memory += state * np.arange(layers + 1)[:, None] + end_state
+    memory += state * np.arange(len(illegal))[:, None] + end_state
     memory *= 1 + lost
     memory += context
     if learned is not None:

@@ -91,7 +91,7 @@ class Bounder:
             order = first + sorted(set(order).difference(first))
         out = BoundedSpace()
         fitting: dict[int, Bounds] = {}
-        step = 1 if self._sketch is None else _AT_ONCE
+        step = 1
         done = 0
         while done < len(order):
             control = self._control
@@ -99,23 +99,29 @@ class Bounder:
                 out.unbounded = len(order) - done
                 break
             some = order[done : done + step]
-            for i, bounds in zip(some, self._some([skeletons[i] for i in some], out), strict=True):
+            made = self._some([skeletons[i] for i in some], out)
+            for i, bounds in zip(some, made, strict=False):
                 if out.nearest is None or bounds.excess_bytes < out.nearest[1].excess_bytes:
                     out.nearest = (skeletons[i], bounds)
                 if bounds.fits:
                     fitting[i] = bounds
-            done += len(some)
+            done += len(made)
             control.counts = replace(control.counts, memory=done - len(fitting))
             control.feasible = len(fitting)
             control.report("bounding", done, len(order))
+            step = 1 if self._sketch is None else min(2 * step, _AT_ONCE)
         out.fitting = [(skeletons[i], fitting[i]) for i in sorted(fitting)]
         return out
 
     def _some(self, skeletons: Sequence[Skeleton], out: BoundedSpace) -> list[Bounds]:
+        """Bounds of the first of them, of all unless the operator stops."""
         if self._sketch is not None:
-            sketches = [self._sketch(skeleton) for skeleton in skeletons]
-            for sketch in sketches:
-                out.plans_covered += self._plans(sketch, out)
+            sketches: list[Sketch] = []
+            for skeleton in skeletons:
+                if sketches and self._control.cancels():
+                    break
+                sketches.append(self._sketch(skeleton))
+                out.plans_covered += self._plans(sketches[-1], out)
             return sketched_bounds(sketches, variance_kind=self._variance_kind)
         made = []
         for skeleton in skeletons:

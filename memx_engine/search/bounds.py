@@ -155,7 +155,9 @@ def compute_bounds(table: StageTable, *, one_recompute: bool = False, variance_k
     units = table.virtual_stages
     table = as_1f1b(table)
     capacity = table.capacity_bytes[:, None]
-    memory = table.memory_bytes
+    # One layer at least for every other stage.
+    columns = table.layers - table.stages + 2
+    memory = table.memory_bytes[:, :columns]
     least = _envelope(memory.min(axis=2))
     over = least - capacity
     excess = _least_maximum(over, table.layers)
@@ -166,14 +168,14 @@ def compute_bounds(table: StageTable, *, one_recompute: bool = False, variance_k
         inf = float("inf")
         return Bounds(excess, binding, utilization, inf, inf, inf, None)
     fits = memory <= capacity[:, :, None]
-    time = _envelope(np.where(fits, table.time_s, np.inf).min(axis=2))
+    time = _envelope(np.where(fits, table.time_s[:, :columns], np.inf).min(axis=2))
     period = _least_maximum(time + transfer_s(table)[:, None], table.layers)
     first = time[:, 1]
     with np.errstate(invalid="ignore"):
-        slope = (time[:, 2:] - first[:, None]) / np.arange(1, table.layers)
+        slope = (time[:, 2:] - first[:, None]) / np.arange(1, columns - 1)
     spare = table.layers - table.stages
     total = float(first.sum()) + (spare * float(np.nanmin(slope)) if spare > 0 else 0.0)
-    tail = float(_envelope(table.tail_s)[:, 1].max())
+    tail = float(_envelope(table.tail_s[:, :columns])[:, 1].max())
     time_s = (table.micro_batches - 1) * period + total + 2.0 * float(table.p2p_s.sum()) + table.fixed_s + tail
     peak = _least_maximum(least, table.layers)
     highest = np.where(fits, memory, -np.inf).max(axis=(1, 2))

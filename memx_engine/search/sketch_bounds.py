@@ -76,7 +76,9 @@ def _bound_alike(sketches: Sequence[Sketch], variance_kind: str) -> list[Bounds]
     book, batch = sketches[0].book, _batch(sketches)
     units = book.units
     count, stages = batch.rows.shape
-    least = book.columns["least"][batch.rows]
+    # One unit at least for every other stage.
+    columns = units - stages + 2
+    least = book.columns["least"][batch.rows, :columns]
     over = least - batch.capacity[:, :, None]
     excess = _least_maxima(over, units)
     binding = (over[:, :, 1:] == excess[:, None, None]).any(axis=2).argmax(axis=1)
@@ -87,9 +89,11 @@ def _bound_alike(sketches: Sequence[Sketch], variance_kind: str) -> list[Bounds]
     at = np.flatnonzero(fits)
     if len(at):
         some = _some(batch, at)
-        time_s[at] = _least_times(book.columns["time"][some.rows], book.columns["tail"][some.rows], some, units)
+        time_s[at] = _least_times(
+            book.columns["time"][some.rows, :columns], book.columns["tail"][some.rows, :columns], some, units
+        )
         peak[at] = _least_maxima(least[at], units)
-        low, high = least[at][:, :, 1], book.columns["high"][some.rows][:, :, units]
+        low, high = least[at][:, :, 1], book.columns["high"][some.rows, columns - 1]
         if variance_kind == "utilization":
             low, high = low / some.capacity, high / some.capacity
         variance[at] = _least_variances(low, high)
@@ -131,7 +135,7 @@ def _least_times(time_s: Array, tail_s: Array, batch: _Batch, units: int) -> Arr
     spare = units - time_s.shape[1]
     if spare > 0:
         with np.errstate(invalid="ignore"):
-            slope = (time_s[:, :, 2:] - first[:, :, None]) / np.arange(1, units)
+            slope = (time_s[:, :, 2:] - first[:, :, None]) / np.arange(1, time_s.shape[2] - 1)
         total = total + spare * np.nanmin(slope.reshape(len(slope), -1), axis=1)
     tail = tail_s[:, :, 1:].min(axis=2).max(axis=1) * batch.factor
     return np.asarray(batch.period_micro_batches * period + total + batch.constant_s + tail)

@@ -251,6 +251,7 @@ def enumerate_space(
 
     layouts: list[Layout] = []
     pruned = orders = 0
+    one_site = len(placer.sites) == 1 and not limits.all_orders
     for tp in tp_sizes:
         for dp in dp_sizes:
             sizes = _fitting_micro_batches(job, dp, micro_batches)
@@ -268,8 +269,16 @@ def enumerate_space(
                     if limits.all_orders and legal:
                         orders += _orders_of(counts)
                         _refuse_too_many(orders, tp, dp, counts)
+                    block = tuple((id(stages), n) for (_, stages), n in zip(blocks, counts, strict=True) if n)
+                    if one_site and not legal:
+                        if block not in seen:
+                            pruned += len(sizes) * len(depths)
+                            if all(counts):
+                                seen.add(block)
+                        continue
                     for chosen in _along(blocks, counts, limits.all_orders and legal > 0):
-                        key = tuple(ranks for _, ranks in chosen)
+                        # On one site a block's stages are known by their list, which the placer hands out each time.
+                        key = block if one_site else tuple(ranks for _, ranks in chosen)
                         if key in seen or (legal and not limits.allows([name for name, _ in chosen], model.layers)):
                             continue
                         if all(counts):
