@@ -28,7 +28,7 @@ def search_one(model: TransformerSpec, job: Job, options: SearchOptions) -> Sear
 def test_the_best_combination_is_that_of_brute_force_per_token() -> None:
     variants = free_variants(CLUSTER, MODEL, JOB, global_batches=(8, 16), seq_lens=(4096, 1024), kv_heads=(8, 32))
     assert len(variants) == 8 and len({(v.model.kv_heads, v.job.global_batch, v.job.seq_len) for v in variants}) == 8
-    free = search_variants(variants, SearchOptions(), search_one)
+    free = search_variants(variants, SearchOptions(front=0), search_one)
     first = free.searched[0].result
     assert first is not None
     least = {}
@@ -50,7 +50,7 @@ def test_the_best_combination_is_that_of_brute_force_per_token() -> None:
 
 
 def test_the_same_work_in_other_numbers_has_the_same_phi() -> None:
-    result = search_one(MODEL, JOB, SearchOptions())
+    result = search_one(MODEL, JOB, SearchOptions(front=0))
     estimate = result.plans[0].estimate
     doubled = per_token(result.objective, 1000, 2000)
     twice = replace(estimate, iteration_time_s=2 * estimate.iteration_time_s)
@@ -58,9 +58,9 @@ def test_the_same_work_in_other_numbers_has_the_same_phi() -> None:
 
 
 def test_a_given_objective_is_that_of_the_first_combination() -> None:
-    given = search_one(MODEL, JOB, SearchOptions()).objective
+    given = search_one(MODEL, JOB, SearchOptions(front=0)).objective
     variants = free_variants(CLUSTER, MODEL, JOB, global_batches=(8, 16))
-    free = search_variants(variants, SearchOptions(objective=given), search_one)
+    free = search_variants(variants, SearchOptions(objective=given, front=0), search_one)
     results = [one.result for one in free.searched]
     assert results[0] is not None and results[0].objective == given
     assert results[1] is not None
@@ -75,11 +75,11 @@ def test_combinations_that_do_not_fit_are_kept_with_their_reason() -> None:
         estimator = TableEstimator(CLUSTER, model, job, memory_scale=scale)
         return search(CLUSTER, model, job, options=options, estimator=estimator)
 
-    free = search_variants(variants, SearchOptions(), heavy)
+    free = search_variants(variants, SearchOptions(front=0), heavy)
     assert free.best == 1 and free.searched[0].result is None and "GiB short" in free.searched[0].problem
     assert free.searched[0].s_per_token == float("inf")
     with pytest.raises(NoFeasiblePlanError):
-        search_variants(variants[:1], SearchOptions(), heavy)
+        search_variants(variants[:1], SearchOptions(front=0), heavy)
 
 
 def test_a_time_limit_is_shared_out() -> None:
