@@ -20,7 +20,7 @@ from memx_engine.cost.network import COLLECTIVE_BASE_S, Network, PlacementNetwor
 from memx_engine.cost.parameters import gradient_bytes, vocabulary_matrix
 from memx_engine.cost.pipeline import in_flight
 from memx_engine.cost.recompute import Counts, allowed, counts, strategies
-from memx_engine.cost.sketch import Sketch, Sketcher
+from memx_engine.cost.sketch import Learn, Sketch, Sketcher
 from memx_engine.cost.stage import DP_OVERLAP, StageCost, stage_cost
 from memx_engine.cost.table import StageTable
 from memx_engine.cost.tables import StageTerms, TableFactors, dense, stage_terms
@@ -257,9 +257,9 @@ class FirstPrinciples:
             wrap_s=transfers.wrap_s,
         )
 
-    def sketch(self, skeleton: Skeleton) -> Sketch:
-        """The rows that bounds of :meth:`stage_table` need, shared between skeletons."""
-        return self._sketcher.sketch(skeleton)
+    def sketch(self, skeleton: Skeleton, learn: Learn | None = None) -> Sketch:
+        """The rows that bounds of :meth:`stage_table` need, shared between skeletons; ``learn``: of one stage."""
+        return self._sketcher.sketch(skeleton, learn)
 
     def estimate(self, plan: Plan, corrections: Sequence[Correction] | None = None) -> Estimate:
         """Everything predicted of ``plan``.

@@ -7,6 +7,7 @@ that a larger cluster of the same types adds skeletons but few rows.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,14 @@ from memx_engine.cost.network import PlacementNetwork
 from memx_engine.cost.pipeline import in_flight
 from memx_engine.cost.recompute import basis, strategies
 from memx_engine.cost.table import Array
-from memx_engine.cost.tables import dense_memory, dense_times
+from memx_engine.cost.tables import TableFactors, dense_memory, dense_times
 from memx_engine.plan import SELECTIVE, Recompute, Skeleton, StagePlacement
 
 if TYPE_CHECKING:
     from memx_engine.cost.first_principles import FirstPrinciples
 
 Ints = NDArray[np.int64]
+Learn = Callable[[int, tuple[Recompute, ...]], TableFactors]
 
 _MOST_BYTES = 96 << 20
 """Rows are dropped beyond this; skeletons come sorted by TP and DP, so that few of them are asked for again."""
@@ -94,7 +96,8 @@ def _at_least(values: Array) -> Array:
 class Sketch:
     """A skeleton as rows of a book; the other fields are those of its stage table.
 
-    ``rows`` (P,). ``factor`` multiplies every time. ``options``: The strategies of the skeleton's own table.
+    ``rows`` (P,). ``factor`` multiplies the times of the rows; the other times carry it already.
+    ``options``: The strategies of the skeleton's own table.
     """
 
     book: RowBook
@@ -137,8 +140,13 @@ class Sketcher:
         self._options: dict[tuple[object, ...], tuple[tuple[Recompute, ...], tuple[int, ...]]] = {}
         self._in_flight: dict[tuple[int, int, int], Ints] = {}
 
-    def sketch(self, skeleton: Skeleton) -> Sketch:
-        """The rows of ``skeleton``, made where they are not known yet."""
+    def sketch(self, skeleton: Skeleton, learn: Learn | None = None) -> Sketch:
+        """The rows of ``skeleton``, made where they are not known yet.
+
+        Args:
+            learn: What is learned of a stage of the skeleton under given options. It may depend on all that a stage's
+                row depends on, but for the micro-batches in flight, and is the same in every call.
+        """
         estimator, v = self._estimator, skeleton.virtual_stages
         layout = self._layout
         if layout is None or layout.placements is not skeleton.placements:
@@ -150,7 +158,7 @@ class Sketcher:
             flights = np.array(in_flight(skeleton.pp, groups, v))
             self._in_flight[skeleton.pp, groups, v] = flights
         options, grouped = self._own_options(skeleton, int(flights[0]))
-        rows = self._rows(skeleton, layout, book, flights, grouped)
+        rows = self._rows(skeleton, layout, book, flights, grouped, learn)
         whole = skeleton.micro_batch * skeleton.seq_len * estimator.model.hidden * estimator.job.bytes_per_element
         if estimator.job.sequence_parallel or skeleton.tp == 1:
             sent = layout.latency + whole / skeleton.tp * layout.s_per_byte
@@ -181,7 +189,13 @@ class Sketcher:
         return book
 
     def _rows(
-        self, skeleton: Skeleton, layout: _Layout, book: RowBook, flights: Ints, grouped: tuple[int, ...]
+        self,
+        skeleton: Skeleton,
+        layout: _Layout,
+        book: RowBook,
+        flights: Ints,
+        grouped: tuple[int, ...],
+        learn: Learn | None,
     ) -> Ints:
         """Row numbers by stage; stages of one signature differ by what they hold in flight."""
         out = np.empty(skeleton.pp, dtype=np.int64)
@@ -206,7 +220,7 @@ class Sketcher:
                     # Other depths and places in the pipeline come anyway: several at once cost little more than one.
                     low, high = int(held[-1]), min(-(-int(held[0]) // _TOGETHER) * _TOGETHER, len(known) - 1)
                     missing = low + np.flatnonzero(known[low : high + 1] < 0)
-                self._add(skeleton, layout, start, np.unique(missing), book, known, grouped)
+                self._add(skeleton, layout, start, np.unique(missing), book, known, grouped, learn)
                 rows = known[held]
             out[start:stop] = rows
             start = stop
@@ -221,13 +235,15 @@ class Sketcher:
         book: RowBook,
         known: Ints,
         grouped: tuple[int, ...],
+        learn: Learn | None,
     ) -> None:
         v, network = skeleton.virtual_stages, layout.network
         placement: StagePlacement = skeleton.placements[stage]
         ends = (stage == 0, stage == skeleton.pp - 1)
         made = self._estimator.stage(skeleton, placement, ends, network.tp[stage], network.dp[stage])
         options = book.options
-        forward, backward = dense_times((made.terms,), options, self._layers, v)
+        learned = learn(stage, options) if learn else None
+        forward, backward = dense_times((made.terms,), options, self._layers, v, learned)
         time_s = (forward + backward)[0, ::v] / v
         if SELECTIVE in options and self._estimator.saves_nothing(made.cost.memory):
             time_s[:, options.index(SELECTIVE)] = np.inf
@@ -238,7 +254,8 @@ class Sketcher:
         step = max(1, _MOST_NUMBERS // time_s.size)
         for start in range(0, len(missing), step):
             held = missing[start : start + step]
-            memory = dense_memory((made.terms,) * len(held), tuple(held.tolist()), options, self._layers, v)[:, ::v]
+            terms, flights = (made.terms,) * len(held), tuple(held.tolist())
+            memory = dense_memory(terms, flights, options, self._layers, v, learned)[:, ::v]
             memory[:, ~exists] = np.inf
             known[held] = book.add(time_s, memory, made.terms.tails[::v], float(network.capacity_bytes[stage]))
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from memx_engine.cost.first_principles import ExchangeRate, FirstPrinciples
+from memx_engine.cost.sketch import Sketch
 from memx_engine.cost.table import StageTable
 from memx_engine.errors import OutputError
 from memx_engine.inputs.cluster import Cluster
@@ -235,6 +236,17 @@ class Calibrated:
             p2p_s=table.p2p_s * factor,
             fixed_s=table.fixed_s * factor,
             wrap_s=table.wrap_s * factor,
+        )
+
+    def sketch(self, skeleton: Skeleton) -> Sketch:
+        """The rows that bounds of :meth:`stage_table` need, shared between skeletons."""
+        sketch, factor = self._base.sketch(skeleton), self._composed(skeleton)
+        return replace(
+            sketch,
+            factor=factor,
+            p2p_s=sketch.p2p_s * factor,
+            fixed_s=sketch.fixed_s * factor,
+            wrap_s=sketch.wrap_s * factor,
         )
 
     def estimate(self, plan: Plan) -> Estimate:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from memx_engine.cost.correction import Correction
 from memx_engine.cost.first_principles import ExchangeRate, FirstPrinciples
+from memx_engine.cost.sketch import Sketch
 from memx_engine.cost.table import StageTable
 from memx_engine.cost.tables import TableFactors
 from memx_engine.inputs.cluster import Cluster
@@ -186,17 +187,20 @@ class Predicted:
 
     def stage_table(self, skeleton: Skeleton) -> StageTable:
         """First principles' table, every (stage, option) scaled by its factors."""
+        return self._base.stage_table(skeleton, lambda options: self._learned(skeleton, range(skeleton.pp), options))
 
-        def learn(options: tuple[Recompute, ...]) -> TableFactors:
-            kinds = [self._kind(option) for option in options]
-            asked = list(dict.fromkeys(kinds))
-            found = self._factors(skeleton, [(i, kind) for i in range(skeleton.pp) for kind in asked])
-            pairs = np.array([[f.time, f.memory] for f in found]).reshape(skeleton.pp, len(asked), 2)
-            pairs = pairs[:, [asked.index(kind) for kind in kinds]]
-            groups = np.array([self._groups_bytes(skeleton, i) for i in range(skeleton.pp)])
-            return TableFactors(pairs[:, :, 0], pairs[:, :, 1], groups)
+    def sketch(self, skeleton: Skeleton) -> Sketch:
+        """The rows that bounds of :meth:`stage_table` need, shared between skeletons."""
+        return self._base.sketch(skeleton, lambda stage, options: self._learned(skeleton, (stage,), options))
 
-        return self._base.stage_table(skeleton, learn)
+    def _learned(self, skeleton: Skeleton, stages: Sequence[int], options: tuple[Recompute, ...]) -> TableFactors:
+        kinds = [self._kind(option) for option in options]
+        asked = list(dict.fromkeys(kinds))
+        found = self._factors(skeleton, [(i, kind) for i in stages for kind in asked])
+        pairs = np.array([[f.time, f.memory] for f in found]).reshape(len(stages), len(asked), 2)
+        pairs = pairs[:, [asked.index(kind) for kind in kinds]]
+        groups = np.array([self._groups_bytes(skeleton, i) for i in stages])
+        return TableFactors(pairs[:, :, 0], pairs[:, :, 1], groups)
 
     def estimate(self, plan: Plan) -> Estimate:
         """As first principles composes it from the corrected stages, with intervals and probabilities."""

@@ -14,6 +14,8 @@ from memx_engine.predict.calibrated import Calibrated
 from memx_engine.predict.compositions import MOST_RUNS, find_runs, fit_compositions, layer_measurements
 from memx_engine.profile.importers.layouts import row_layout
 from memx_engine.profile.store import ImportedRow, MemoryStore
+from memx_engine.search.bounds import compute_bounds
+from memx_engine.search.sketch_bounds import sketched_bounds
 from tests.cost.shapes import A100_40G, A800, LLAMA2_7B, plan, skeleton
 from tests.predict.measured import CLUSTER, JOB, SMALL, measured, points
 from tests.profile.tables import LAYER, ROW
@@ -168,3 +170,13 @@ def test_everything_in_a_store_counts() -> None:
     fingerprint = estimator.fingerprint
     store.add_imported([stored(timed(1.5, mbs=2), 1)])
     assert Calibrated.of_store(CLUSTER, SMALL, JOB, store).fingerprint != fingerprint
+
+
+def test_rows_that_skeletons_share_are_scaled_as_the_tables_are() -> None:
+    estimator = fit(timed(2.0), timed(2.0, tp=4, dp=1))
+    for shape in (shape_of(2, 4, 1), shape_of(1, 2, 4)):
+        (made,) = sketched_bounds([estimator.sketch(shape)])
+        expected = compute_bounds(estimator.stage_table(shape))
+        assert made.time_s == pytest.approx(expected.time_s, rel=1e-9)
+        assert made.even is not None and expected.even is not None
+        assert made.even.time_s == pytest.approx(expected.even.time_s, rel=1e-9)

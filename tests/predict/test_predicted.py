@@ -24,6 +24,8 @@ from memx_engine.predict.stage_model import StageModel, fit_stages, stage_factor
 from memx_engine.profile.loop import run_profile
 from memx_engine.profile.runners.testbed import TestbedRunner
 from memx_engine.profile.store import MemoryStore
+from memx_engine.search.bounds import compute_bounds
+from memx_engine.search.sketch_bounds import sketched_bounds
 from memx_engine.search.space import enumerate_space
 from memx_engine.testbed.testbed import Testbed
 
@@ -207,3 +209,14 @@ def test_another_predictor_has_another_fingerprint(measured: list[Measurement], 
     fewer = Predicted.fit(CLUSTER, MODEL, JOB, measured[:-40])
     assert again.fingerprint == learned.fingerprint != fewer.fingerprint
     assert learned.fingerprint != FirstPrinciples(CLUSTER, MODEL, JOB).fingerprint
+
+
+def test_rows_that_skeletons_share_bound_as_the_learned_tables_do(learned: Predicted) -> None:
+    some = SKELETONS[::40]
+    made = sketched_bounds([learned.sketch(skeleton) for skeleton in some])
+    for skeleton, bounds in zip(some, made, strict=True):
+        expected = compute_bounds(learned.stage_table(skeleton))
+        assert bounds.excess_bytes == pytest.approx(expected.excess_bytes, rel=1e-9)
+        assert bounds.time_s == pytest.approx(expected.time_s, rel=1e-9)
+        assert bounds.peak_bytes == pytest.approx(expected.peak_bytes, rel=1e-9)
+        assert (bounds.even is None) == (expected.even is None)
