@@ -19,12 +19,16 @@ from memx_engine.search.result import PlanTable, RankedPlan
 
 @dataclass(frozen=True)
 class Ranking:
-    """``plans``: the rescored head of the table. ``pareto``: the front by time, the time-optimal plan included."""
+    """``plans``: the rescored head of the table. ``pareto``: the front by time, the time-optimal plan included.
+
+    ``on_front``: What stands behind ``pareto``.
+    """
 
     table: PlanTable
     plans: tuple[RankedPlan, ...]
     pareto: tuple[RankedPlan, ...]
     time_optimal: RankedPlan
+    on_front: tuple[Assigned, ...]
 
 
 class LazyPlans(Sequence[Plan]):
@@ -67,6 +71,7 @@ def rank(
     should_stop: Callable[[], bool] = lambda: False,
     *,
     beside: Sequence[Assigned] = (),
+    whole: bool = False,
     known: dict[int, Estimate] | None = None,
 ) -> Ranking:
     """Order plans by Phi, the best ``rescored`` of them by event time.
@@ -79,6 +84,8 @@ def rank(
         found: One plan per skeleton. fast: Candidates for the fastest plan; one that is not in ``found`` stands beside
             the table.
         beside: Plans of the whole space's front; those that are not in ``found`` stand beside the table too.
+        whole: The front holds plans of ``beside`` alone, and three kinds that nothing known dominates: the first plan,
+            the fastest one, and interleaved ones.
         known: Estimates by ``id`` of what was assigned, kept from one ranking to the next.
         should_stop: Asked before every simulation; once True only the head that is already simulated is kept, of at
             least one plan.
@@ -117,6 +124,12 @@ def rank(
         if should_stop():
             wanted = [int(order[0])] if int(order[0]) not in estimates else []
 
+    if whole:
+        quickest = min(estimates, key=lambda i: (time_s[i], phi[i], i))
+        for i in np.flatnonzero(front).tolist():
+            proven = not pool[i].plain or any(pool[i].same_as(a) for a in beside)
+            front[i] = proven or i in (int(order[0]), quickest)
+
     by_events = np.zeros(len(pool), dtype=np.bool_)
     by_events[list(estimates)] = True
     table = PlanTable(
@@ -146,4 +159,5 @@ def rank(
         tuple(ranked(i) for i in head),
         tuple(ranked(i) for i in on_front),
         ranked(min(estimates, key=lambda i: (time_s[i], phi[i], place[i]))),
+        tuple(pool[i] for i in on_front),
     )

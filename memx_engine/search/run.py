@@ -111,6 +111,7 @@ class _Search:
         if self._options.front and not control.stops():
             front = WholeFront(solver, bounded.fitting, objective, control, self._options.front_nodes)
             report = front.seek(self._options.front)
+            front.settle(ranking.on_front)
             if front.points and not control.cancels():
                 ranking = rank(
                     solver.found,
@@ -120,6 +121,7 @@ class _Search:
                     rescored,
                     control.cancels,
                     beside=front.points,
+                    whole=report.complete and not front.spent,
                     known=known,
                 )
         control.report("done", 1, 1, force=True)

@@ -8,7 +8,7 @@ resolution decides only how many of its plans are found. Bounds keep most skelet
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -22,6 +22,11 @@ from memx_engine.search.result import FrontReport
 from memx_engine.search.solving import Bounded, Solver
 
 _SLIGHT = 0.01  # the least weight of each of the three inside the front
+_HINT = 1e-3  # the same where a plan that was ranked is to show that it is on the front
+_SHARPER = (1.0, 1e-3, 1e-6, 1e-13)  # of the objective's ε, there
+_TRADES = 12  # trades under which it may do so
+_CORNERS_PER_NODE = 1000  # bounds that are looked through in the time of one node
+_CHASES = 4  # plans that may dominate one another on the way from a ranked plan to the front
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,11 @@ class WholeFront:
         self.points: list[Assigned] = []
         self._known = [a for a in solver.found if a.plain]
 
+    @property
+    def spent(self) -> bool:
+        """Whether the nodes ran out, so that plans remain of which nothing could be tried."""
+        return self._left <= 0
+
     def seek(self, resolution: int) -> FrontReport:
         """``resolution``: Steps of the peak's bound and of the trade between time and variance, at least 1."""
         most = 1 - 2 * _SLIGHT
@@ -64,6 +74,48 @@ class WholeFront:
             proven += self._prove(_Target((_SLIGHT, _SLIGHT, most)), proven, total)
         self._control.report("front", total, total, force=True)
         return FrontReport(resolution, total, proven)
+
+    def settle(self, candidates: Sequence[Assigned]) -> None:
+        """Prove of each 1F1B plan that it is on the front, or find one there that dominates it; add what is proven."""
+        for plan in candidates:
+            if not plan.plain or any(plan.same_as(point) for point in self.points):
+                continue
+            for _ in range(_CHASES):
+                better = self._dominating(plan)
+                if better is plan:
+                    self.points.append(plan)
+                if better is None or better is plan:
+                    break
+                plan = better
+
+    def _dominating(self, plan: Assigned) -> Assigned | None:
+        """``plan`` where some trade proves it to be on the front, a plan that dominates it, or None: unknown.
+
+        A plan that is better under one trade tells on which side of it a trade can lie that proves this one. With a
+        smaller ε, plans of nearly equal variance are told apart.
+        """
+        for sharper in _SHARPER:
+            references = self._objective.references
+            references = replace(references, epsilon_bytes2=sharper * references.epsilon_bytes2)
+            found = self._under_some_trade(plan, replace(self._objective, references=references))
+            if found is not None:
+                return found
+        return None
+
+    def _under_some_trade(self, plan: Assigned, objective: Objective) -> Assigned | None:
+        low, high = _HINT, 1.0 - 2 * _HINT
+        for _ in range(_TRADES):
+            time = 0.5 * (low + high)
+            objective = replace(objective, weights=Weights("front", time, _HINT, 1.0 - _HINT - time))
+            phi = objective.phi(plan.time_s, plan.peak_bytes, plan.variance_bytes2)
+            other, known = self._optimum(objective, plan, phi, plan.peak_bytes * (1 + 1e-12), only_this=True)
+            if not known or other is None:
+                return None
+            faster, evener = other.time_s <= plan.time_s, other.variance_bytes2 <= plan.variance_bytes2
+            if faster and evener:
+                return other
+            low, high = (low, time) if faster else (time, high)
+        return None
 
     @staticmethod
     def _inner(resolution: int, least_peak: float, most_peak: float) -> Iterator[_Target]:
@@ -84,8 +136,6 @@ class WholeFront:
         """Find the best plan of all 1F1B skeletons for one trade; False where work or time ran out before."""
         self._control.report("front", done, total)
         objective = replace(self._objective, weights=Weights("front", *target.weights))
-        corners = objective.phi_array(*self._columns.T)
-        corners = np.where(self._columns[:, 1] <= target.most_peak, corners, np.inf)
         best: Assigned | None = None
         best_phi = float("inf")
         for known in (*self._known, *self.points):
@@ -93,22 +143,43 @@ class WholeFront:
                 phi = objective.phi(known.time_s, known.peak_bytes, known.variance_bytes2)
                 if phi < best_phi:
                     best, best_phi = known, phi
+        best, is_proven = self._optimum(objective, best, best_phi, target.most_peak)
+        if best is not None and is_proven:
+            self.points.append(best)
+        return best is not None and is_proven
+
+    def _optimum(
+        self,
+        objective: Objective,
+        best: Assigned | None,
+        best_phi: float,
+        most_peak: float,
+        *,
+        only_this: bool = False,
+    ) -> tuple[Assigned | None, bool]:
+        """The best plan up to a peak over all 1F1B skeletons, starting from a known one; whether that is proven.
+
+        ``only_this``: Enough is known once the plan to start from is beaten.
+        """
+        self._left -= 1 + len(self._bounded) // _CORNERS_PER_NODE
+        corners = objective.phi_array(*self._columns.T)
+        corners = np.where(self._columns[:, 1] <= most_peak, corners, np.inf)
         for i in np.argsort(corners, kind="stable").tolist():
             if corners[i] >= best_phi:
                 break
             if self._left <= 0 or self._control.stops():
-                return False
-            other = self._solver.trade(self._bounded[i][0], objective, best_phi, target.most_peak)
+                return best, False
+            other = self._solver.trade(self._bounded[i][0], objective, best_phi, most_peak)
             if other is None:
                 continue
             self._left -= other.nodes
             if not other.settled:
-                return False
+                return best, False
             if other.phi < best_phi:
                 best, best_phi = other, other.phi
-        if best is not None:
-            self.points.append(best)
-        return best is not None
+                if only_this:
+                    break
+        return best, True
 
 
 def _coarseness(step: int) -> int:

@@ -406,7 +406,7 @@ def measure(everything: Everything, plan: Plan) -> tuple[float, float, float, bo
 
 def dominated(points: np.ndarray, by: np.ndarray, kind: str = "bytes") -> np.ndarray:
     """(n,) whether some row of ``by`` is no worse in all three and, beyond rounding, better in one."""
-    scale = np.maximum(np.abs(points).max(axis=0), 1e-300)
+    scale = np.maximum(np.abs(points).max(axis=0, initial=0.0), 1e-300)
     scale[2] = scale[1] ** 2 if kind == "bytes" else 1.0
     a, b = points[:, None] / scale, by[None] / scale
     return ((b <= a + 1e-12).all(axis=2) & (b < a - 1e-9).any(axis=2)).any(axis=1)
