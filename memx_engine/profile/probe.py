@@ -7,12 +7,13 @@ This file is copied to compute nodes that have nothing but a vendor's PyTorch, a
 
 Under torchrun with WORLD_SIZE equal to ``tp`` the tensor-parallel collectives are real; otherwise one rank's shard is
 run without them and the result says so. It prints one line, ``MEMX-PROBE {json}``, whatever else the vendor's libraries
-print.
+print; under torchrun every rank that fails prints its own, since the others may never come back from a collective.
 An out-of-memory, a crash inside the stage and a time limit are results, not failures of the probe.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -20,21 +21,18 @@ import platform
 import signal
 import statistics
 import sys
+import threading
 import time
 from types import SimpleNamespace
 
 MARK = "MEMX-PROBE "
 SPEC_VERSION = 1
-
-
-class TimeLimit(Exception):
-    pass
+OUT_OF_MEMORY = ("out of memory", "out_of_device_memory", "can't allocate memory", "cublas_status_alloc_failed")
 
 
 def _accelerator(torch, wanted):
     """(device string, memory and synchronisation module or None for the CPU, human name)."""
-    every = ["cuda", "npu", "xpu"]
-    names = {"auto": [*every, "cpu"], "accelerator": every}.get(wanted, [wanted])
+    names = {"auto": ["cuda", "npu", "xpu", "cpu"], "accelerator": ["cuda", "npu", "xpu"]}.get(wanted, [wanted])
     for name in names:
         if name == "cpu":
             return "cpu", None, _cpu_name()
@@ -54,19 +52,15 @@ def _accelerator(torch, wanted):
 def _cpu_name():
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as info:
-            for line in info:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+            return next(line.split(":", 1)[1].strip() for line in info if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
 
 
 def _versions(torch, module):
     found = {"python": platform.python_version(), "torch": torch.__version__}
     if module is not None:
-        driven = ((key, getattr(torch.version, key, None)) for key in ("cuda", "hip"))
-        found.update((key, str(value)) for key, value in driven if value)
+        found.update((k, str(v)) for k in ("cuda", "hip") for v in [getattr(torch.version, k, None)] if v)
     npu = sys.modules.get("torch_npu")
     if npu is not None:
         found["torch_npu"] = getattr(npu, "__version__", "unknown")
@@ -180,8 +174,7 @@ def _build(torch, spec, device, dtype, world):
                 q, k = self.q_norm(q), self.k_norm(k)
             if kv_heads != heads:
                 k, v = k.repeat_interleave(heads // kv_heads, 1), v.repeat_interleave(heads // kv_heads, 1)
-            selective = s.recompute_kind == "selective"
-            y = checkpoint(core, q, k, v, use_reentrant=False) if selective else core(q, k, v)
+            y = checkpoint(core, q, k, v, use_reentrant=False) if s.recompute_kind == "selective" else core(q, k, v)
             y = y.permute(2, 0, 1, 3).reshape(length, batch, heads * s.head_dim)
             return leave(self.out(y))
 
@@ -213,10 +206,9 @@ def _build(torch, spec, device, dtype, world):
         def __init__(self):
             super().__init__()
             if s.embedding:
+                rows = s.position_rows
                 self.table = nn.Parameter(torch.empty(s.padded_vocab // tp, s.hidden, **made).normal_(std=0.02))
-                self.positions = (
-                    nn.Parameter(torch.zeros(s.position_rows, s.hidden, **made)) if s.position_rows else None
-                )
+                self.positions = nn.Parameter(torch.zeros(rows, s.hidden, **made)) if rows else None
             self.layers = nn.ModuleList(Layer() for _ in range(s.layers))
             if s.head:
                 self.final = Norm(s.hidden, s.norm)
@@ -323,11 +315,7 @@ def _peak_on_cpu(torch, work):
         work()
     events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
     key = "start_ns" if hasattr(events[0], "start_ns") else "start_us"
-    now = peak = 0
-    for event in sorted(events, key=lambda e: getattr(e, key)()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    return peak
+    return max(itertools.accumulate(e.nbytes() for e in sorted(events, key=lambda e: getattr(e, key)())))
 
 
 def measure(spec):
@@ -336,8 +324,7 @@ def measure(spec):
     import torch.utils.checkpoint
 
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    if spec.get("threads"):
-        torch.set_num_threads(int(spec["threads"]))
+    torch.set_num_threads(int(spec.get("threads") or torch.get_num_threads()))
     device, module, name = _accelerator(torch, spec.get("device", "auto"))
     if world > 1:
         if world != spec["tp"]:
@@ -401,11 +388,18 @@ def measure(spec):
 def _judge(error):
     """(outcome, words) of an exception that ended the measurement."""
     text, low = str(error), str(error).lower()
-    if isinstance(error, TimeLimit):
+    if isinstance(error, TimeoutError):
         return "timeout", text
-    if isinstance(error, MemoryError) or "out of memory" in low or "can't allocate memory" in low:
+    if isinstance(error, MemoryError) or any(words in low for words in OUT_OF_MEMORY):
         return "oom", text[:500]
     return "crashed", f"{type(error).__name__}: {text}"[:500]
+
+
+def _end_with_the_tool():
+    """End this process once standard input closes: the tool keeps it open, so the tool is gone, even by kill -9."""
+    while os.read(0, 4096):
+        pass
+    os._exit(1)
 
 
 def main(arguments):
@@ -426,11 +420,14 @@ def main(arguments):
     if spec.get("spec") != SPEC_VERSION:
         print(f"this probe reads spec version {SPEC_VERSION}, not {spec.get('spec')!r}", file=sys.stderr)
         return 2
-    result = {"started_at": time.time(), "node": platform.node(), "key": spec.get("key", "")}
+    rank = int(os.environ.get("RANK", "0"))
+    result = {"started_at": time.time(), "node": platform.node(), "key": spec.get("key", ""), "rank": rank}
     start = time.perf_counter()
+    if spec.get("tethered"):
+        threading.Thread(target=_end_with_the_tool, daemon=True).start()
 
     def stop(_signal, _frame):
-        raise TimeLimit(f"not finished within {spec['time_limit_s']} s")
+        raise TimeoutError(f"not finished within {spec['time_limit_s']} s")
 
     if spec.get("time_limit_s") and hasattr(signal, "setitimer"):
         signal.signal(signal.SIGALRM, stop)
@@ -440,8 +437,12 @@ def main(arguments):
     except Exception as error:  # every way a stage can fail is a result that the operator wants to see
         result.update(zip(("outcome", "detail"), _judge(error)))  # noqa: B905  (as above)
     result["duration_s"] = time.perf_counter() - start
-    if int(os.environ.get("RANK", "0")) == 0:
+    failed = result["outcome"] != "ok"
+    if rank == 0 or failed:
         print("\n" + MARK + json.dumps(result), flush=True)
+    if failed and "RANK" in os.environ:
+        # torchrun then ends the ranks that wait in a collective; this one's communicator may never close properly.
+        os._exit(1)
     return 0
 
 

@@ -87,8 +87,13 @@ def run(
     should_stop: Callable[[], bool],
     environment: Mapping[str, str] | None = None,
     output_limit_bytes: int = OUTPUT_LIMIT_BYTES,
+    tethered: bool = False,
 ) -> Finished:
     """Run ``arguments`` (never through a shell) and wait, checking ``should_stop`` ten times a second.
+
+    Args:
+        tethered: Keep the command's standard input open until this process is done with it: a command that watches it
+            learns when this process is gone, even by kill -9. ``stdin`` is not fed then.
 
     Raises CancelledError once ``should_stop`` is true and the command is gone; OSError when the command cannot be
     started.
@@ -99,7 +104,7 @@ def run(
         fed.seek(0)
         process = subprocess.Popen(
             list(arguments),
-            stdin=fed,
+            stdin=subprocess.PIPE if tethered else fed,
             stdout=out,
             stderr=err,
             env={**os.environ, **environment} if environment else None,
@@ -115,6 +120,8 @@ def run(
                         timed_out = True
                         break
         finally:
+            if process.stdin is not None:
+                process.stdin.close()
             if process.poll() is None:
                 _end(process)
         output, errors = _tail(out, output_limit_bytes), _tail(err, OUTPUT_LIMIT_BYTES)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,10 @@ from memx_engine.measurement import Measurement, Outcome, Point, Truth
 from memx_engine.profile import probe
 
 PROBE_PATH = Path(probe.__file__)
+_LARGEST = 2.0**62
+"""No time, size or count that a device can have is larger."""
+_MOST_KEPT = 1000
+"""Repetitions kept of one result."""
 
 
 def probe_device(wanted: str, truth: Truth) -> str:
@@ -30,8 +34,13 @@ def probe_spec(
     device: str = "auto",
     threads: int | None = None,
     memory_limit_bytes: int | None = None,
+    tethered: bool = False,
 ) -> dict[str, Any]:
-    """The probe's specification of ``point``; plain JSON values."""
+    """The probe's specification of ``point``; plain JSON values.
+
+    Args:
+        tethered: The probe ends itself when its standard input closes.
+    """
     model = point.model
     return {
         "spec": probe.SPEC_VERSION,
@@ -42,6 +51,7 @@ def probe_spec(
         "repetitions": repetitions,
         "warm_up": warm_up,
         "memory_limit_bytes": memory_limit_bytes,
+        "tethered": tethered,
         "tp": point.tp,
         "micro_batch": point.micro_batch,
         "seq_len": point.seq_len,
@@ -73,30 +83,52 @@ def probe_spec(
     }
 
 
-def find_result(output: str) -> dict[str, Any] | None:
-    """The probe's document in ``output``, whatever banners surround it; None when there is none."""
-    for line in reversed(output.splitlines()):
+def _results(output: str) -> Iterator[dict[str, Any]]:
+    """Every document that the probe's ranks printed, whatever banners surround them."""
+    for line in output.splitlines():
         start = line.find(probe.MARK)
         if start < 0:
             continue
-        try:
+        # RecursionError: brackets a hundred thousand deep are as little a result as a broken line.
+        with contextlib.suppress(ValueError, RecursionError):
             document = json.loads(line[start + len(probe.MARK) :])
-        except ValueError:
-            continue
-        if isinstance(document, dict):
-            return document
-    return None
+            if isinstance(document, dict):
+                yield document
+
+
+def find_result(output: str) -> dict[str, Any] | None:
+    """The document in ``output`` that tells how the point ended; None when there is none.
+
+    A rank without memory takes the others down with it, which then tell of a lost peer or a time limit: memory comes
+    first, else the first failure, else the last result.
+    """
+    found = list(_results(output))
+    for failed in ([d for d in found if d.get("outcome") == "oom"], [d for d in found if d.get("outcome") != "ok"]):
+        if failed:
+            return failed[0]
+    return found[-1] if found else None
+
+
+def _number(value: object) -> float | None:
+    """A plain number of at least zero; None for anything else that a broken or hostile program may print."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value <= _LARGEST else None
 
 
 def _seconds(document: Mapping[str, Any], key: str) -> float | None:
-    value = document.get(key)
-    good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
-    return float(value) if good and value is not None else None
+    return _number(document.get(key))
 
 
 def _count(document: Mapping[str, Any], key: str) -> int | None:
     value = _seconds(document, key)
     return None if value is None else int(value)
+
+
+def _versions(found: object) -> dict[str, str]:
+    if not isinstance(found, dict):
+        return {}
+    return {str(k)[:100]: str(v)[:500] for k, v in list(found.items())[:100]}
 
 
 def read_result(output: str, point: Point, *, truth: Truth, truth_name: str, node: str = "") -> Measurement:
@@ -115,13 +147,16 @@ def read_result(output: str, point: Point, *, truth: Truth, truth_name: str, nod
         outcome = Outcome(str(document.get("outcome")))
     except ValueError:
         outcome = Outcome.CRASHED
+    if outcome is Outcome.SKIPPED:
+        # Only the design skips points; a probe was really started.
+        outcome = Outcome.CRASHED
     forward_s, backward_s = _seconds(document, "forward_s"), _seconds(document, "backward_s")
     detail = str(document.get("detail", ""))[:500]
     if outcome is Outcome.OK and (not forward_s or not backward_s):
         outcome, detail = Outcome.CRASHED, "the probe said ok without usable times"
     repetitions = document.get("repetitions_s")
-    kept = [float(r) for r in repetitions if isinstance(r, int | float)] if isinstance(repetitions, list) else []
-    versions = document.get("versions")
+    listed = repetitions[:_MOST_KEPT] if isinstance(repetitions, list) else []
+    kept = [seconds for seconds in map(_number, listed) if seconds is not None]
     ok = outcome is Outcome.OK
     return Measurement(
         point=point,
@@ -137,9 +172,9 @@ def read_result(output: str, point: Point, *, truth: Truth, truth_name: str, nod
         peak_reserved_bytes=_count(document, "peak_reserved_bytes"),
         outside_bytes=_count(document, "outside_bytes"),
         capacity_bytes=_count(document, "capacity_bytes"),
-        node=node or str(document.get("node", "")),
-        device=str(document.get("device", "")),
-        versions={str(k): str(v) for k, v in versions.items()} if isinstance(versions, dict) else {},
+        node=node or str(document.get("node", ""))[:500],
+        device=str(document.get("device", ""))[:500],
+        versions=_versions(document.get("versions")),
         started_at=_seconds(document, "started_at") or 0.0,
         duration_s=_seconds(document, "duration_s") or 0.0,
         detail=detail,

@@ -39,6 +39,32 @@ def test_silence_and_noise_are_crashes_with_their_last_words() -> None:
     assert "no module named torch" in detail
 
 
+def test_a_rank_without_memory_speaks_for_the_ranks_that_lost_it() -> None:
+    lost = {"outcome": "crashed", "detail": "Connection closed by peer", "rank": 0}
+    full = {"outcome": "oom", "detail": "out of memory", "rank": 3}
+    for order in ((lost, full), (full, lost)):
+        assert read("\n".join(MARK + json.dumps(d) for d in order)) == (Outcome.OOM, "out of memory")
+    # Without memory in play the first failure is nearest to the cause.
+    late = {"outcome": "timeout", "detail": "not finished", "rank": 1}
+    assert read("\n".join(MARK + json.dumps(d) for d in (lost, late))) == (Outcome.CRASHED, lost["detail"])
+
+
+@pytest.mark.parametrize(
+    "huge",
+    [
+        MARK + '{"a":' * 100_000,
+        MARK + json.dumps({**GOOD, "peak_allocated_bytes": 10**400}),
+        MARK + json.dumps({**GOOD, "forward_s": 10**400, "repetitions_s": [10**400, float("nan"), -1, True]}),
+        MARK + json.dumps({**GOOD, "repetitions_s": [0.03] * 200_000, "versions": {"x" * 9000: "y" * 9000}}),
+        "\0" * 3_000_000,
+    ],
+    ids=["nested", "bytes", "seconds", "long", "zeros"],
+)
+def test_a_flood_is_read_or_refused_and_what_is_kept_stays_small(huge: str) -> None:
+    result = read_result(huge, POINT, truth=Truth.GPU, truth_name="gpu")
+    assert len(json.dumps(measurement_to_document(result), allow_nan=False)) < 100_000
+
+
 @pytest.mark.parametrize(
     "bad", [{"forward_s": None}, {"forward_s": "1"}, {"backward_s": float("nan")}, {"forward_s": -1}]
 )

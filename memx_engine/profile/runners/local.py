@@ -34,12 +34,13 @@ def memory_limit(truth: Truth, capacity_bytes: int) -> int | None:
 
 def judge(finished: Finished, point: Point, truth: Truth, truth_name: str, node: str, timeout_s: float) -> Measurement:
     """A finished probe process as a measurement."""
-    if finished.timed_out:
+    result = read_result(finished.output + "\n" + finished.errors, point, truth=truth, truth_name=truth_name, node=node)
+    # A rank without memory has said so; that the others waited for it in vain is no hang.
+    if finished.timed_out and result.outcome is not Outcome.OOM:
         detail = f"not finished within {timeout_s:g} s; stopped from outside"
         return Measurement(
             point, Outcome.TIMEOUT, truth, truth_name, node=node, duration_s=finished.seconds, detail=detail
         )
-    result = read_result(finished.output + "\n" + finished.errors, point, truth=truth, truth_name=truth_name, node=node)
     if result.outcome is Outcome.CRASHED and finished.returncode < 0:
         result = replace(result, detail=f"the probe was killed by signal {-finished.returncode}; {result.detail}")
     return replace(result, duration_s=finished.seconds)
@@ -82,6 +83,7 @@ class _LocalLane:
             device=probe_device(self.device, truth),
             threads=self.threads,
             memory_limit_bytes=self.memory_limit_bytes,
+            tethered=True,
         )
         ranks = point.tp if self.collectives else 1
         arguments = probe_arguments(self.python, str(PROBE_PATH), spec, ranks)
@@ -90,6 +92,7 @@ class _LocalLane:
             timeout_s=timeout_s + START_UP_S,
             should_stop=should_stop,
             environment=self.environment,
+            tethered=True,
         )
         return judge(finished, point, truth, truth.value, self.node, timeout_s)
 

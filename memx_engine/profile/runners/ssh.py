@@ -60,9 +60,17 @@ class _SshLane:
     options: SshOptions
     memory_limit_bytes: int | None = None
 
-    def _remote(self, command: list[str], *, timeout_s: float, should_stop: StopCheck, stdin: str = "") -> Finished:
+    def _remote(
+        self,
+        command: list[str],
+        *,
+        timeout_s: float,
+        should_stop: StopCheck,
+        stdin: str = "",
+        tethered: bool = False,
+    ) -> Finished:
         arguments = ssh_arguments(self.host, self.options, command)
-        return run(arguments, stdin=stdin, timeout_s=timeout_s, should_stop=should_stop)
+        return run(arguments, stdin=stdin, timeout_s=timeout_s, should_stop=should_stop, tethered=tethered)
 
     def measure(self, point: Point, *, timeout_s: float, should_stop: StopCheck) -> Measurement:
         truth = Truth.CPU if self.options.device == "cpu" else Truth.GPU
@@ -74,10 +82,11 @@ class _SshLane:
             device=probe_device(self.options.device, truth),
             threads=1,
             memory_limit_bytes=self.memory_limit_bytes,
+            tethered=True,
         )
-        # The probe's own time limit ends it on the far side when the connection is cut here.
+        # The far side closes the probe's standard input when the connection, or this process, is gone.
         command = probe_arguments(self.options.python, self.probe, spec, ranks)
-        finished = self._remote(command, timeout_s=timeout_s + START_UP_S, should_stop=should_stop)
+        finished = self._remote(command, timeout_s=timeout_s + START_UP_S, should_stop=should_stop, tethered=True)
         result = judge(finished, point, truth, truth.value, self.node, timeout_s)
         if finished.returncode == _LOST and result.outcome is Outcome.CRASHED:
             raise LaneLostError(f"ssh to {self.host} failed: {_last_words(finished)}", where=self.gpu_type)
