@@ -20,8 +20,12 @@ CELL = 19
 """``HIGH  109%   128%*``"""
 
 
-def plan_lines(survey: Survey | None, canvas: Canvas) -> list[Text]:
-    """What would be measured: how many points of which kind, about how long, and what a full grid would take."""
+def plan_lines(survey: Survey | None, canvas: Canvas, lanes_at_once: int | None = None) -> list[Text]:
+    """What would be measured: how many points of which kind, about how long, and what a full grid would take.
+
+    Args:
+        lanes_at_once: How many types measure at once; None for all.
+    """
     quiet = canvas.colors.quiet
     if survey is None or not survey.rows:
         words = survey.problem if survey is not None and survey.problem else "no plan of measurements yet"
@@ -40,10 +44,13 @@ def plan_lines(survey: Survey | None, canvas: Canvas) -> list[Text]:
         )
     total, grid = sum(r.points for r in survey.rows), sum(r.exhaustive for r in survey.rows)
     crossed = ", ".join(dict.fromkeys(name for row in survey.rows for name in row.crossed)) or "nothing"
-    longest = max(row.device_s for row in survey.rows)
+    times = [row.device_s for row in survey.rows]
+    order, device_s = (
+        ("one type after the other", sum(times)) if lanes_at_once == 1 else ("types side by side", max(times))
+    )
     for words in (
-        f"{total:,} points instead of {numbers.count(grid)} of a full grid; types side by side, "
-        f"about {rough(longest)} of device time",
+        f"{total:,} points instead of {numbers.count(grid)} of a full grid; {order}, "
+        f"about {rough(device_s)} of device time",
         f"expected to be crossed: {crossed}",
         "too big: surely does not fit, recorded with its bound and not run",
     ):

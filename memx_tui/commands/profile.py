@@ -179,7 +179,8 @@ def _show_plan(
     from memx_tui.text.profile_view import plan_text
     from memx_tui.text.style import Style
 
-    emit(plan_text(design, inputs, where_words(settings, runner), cached, Style.of(sys.stdout)))
+    words, style = where_words(settings, runner), Style.of(sys.stdout)
+    emit(plan_text(design, inputs, words, cached, style, lanes_at_once=settings.lanes_at_once))
 
 
 def _already_there(design: ProfileDesign, runner: Runner, folder: Path) -> dict[str, int]:
@@ -214,7 +215,8 @@ def _run(
             say(f"memx-tui: {notice}; what it had measured is kept")
         if not options.resume:
             refuse_without_resume(store, inputs[0], [t.gpu_type for t in design.types])
-        say(plan_text(design, inputs, where_words(settings, runner), {}, Style.of(sys.stderr)))
+        words, style = where_words(settings, runner), Style.of(sys.stderr)
+        say(plan_text(design, inputs, words, {}, style, lanes_at_once=settings.lanes_at_once))
         lines = ProfileLines()
         with stop_on_interrupt() as stop:
             try:

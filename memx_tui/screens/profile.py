@@ -133,7 +133,7 @@ class ProfileScreen(ModeScreen):
     def _show_lower(self, canvas: Canvas) -> None:
         state = self.session.profile
         if self._lower == "plan":
-            lines = plan_lines(state.survey, canvas)
+            lines = plan_lines(state.survey, canvas, state.settings.runner.lanes_at_once)
         elif self._lower == "log":
             lines = log_lines(state.log, canvas, full=self._full)
         else:

@@ -38,11 +38,20 @@ def clock(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def plan_text(design: ProfileDesign, inputs: Inputs, where: str, cached: Mapping[str, int], style: Style) -> str:
+def plan_text(
+    design: ProfileDesign,
+    inputs: Inputs,
+    where: str,
+    cached: Mapping[str, int],
+    style: Style,
+    *,
+    lanes_at_once: int | None = None,
+) -> str:
     """The plan of measurements: how many points of which kind, about how long, and what a full grid would take.
 
     Args:
         where: What measures, in words. cached: GPU type → points that are there already; empty when not looked up.
+        lanes_at_once: How many types measure at once; None for all.
     """
     cluster, model, job = inputs
     rows = design.summary()
@@ -58,7 +67,7 @@ def plan_text(design: ProfileDesign, inputs: Inputs, where: str, cached: Mapping
         Column("about", [clock(r.device_s) for r in rows], right=True),
         Column("full grid", [numbers.count(r.exhaustive) for r in rows], right=True),
     ]
-    total, longest = sum(r.points for r in rows), max(r.device_s for r in rows)
+    total = sum(r.points for r in rows)
     lines = [
         style.section(f"Measurements for {model.name} on {cluster.name}", where),
         *style.wrap(cluster_line(cluster, style), " "),
@@ -66,8 +75,8 @@ def plan_text(design: ProfileDesign, inputs: Inputs, where: str, cached: Mapping
         "",
         *table(columns, style),
         *style.wrap(
-            f"{total} points where a full grid would take {numbers.count(sum(r.exhaustive for r in rows))}; the types "
-            f"are measured side by side, about {clock(longest)} of device time by the cost model. What is crossed "
+            f"{total} points where a full grid would take {numbers.count(sum(r.exhaustive for r in rows))}; "
+            f"{order_words(rows, lanes_at_once)} of device time by the cost model. What is crossed "
             f"follows the ablation; expected: {_crossed(rows)}. Points that surely do not fit (too big) are recorded "
             "with their bound and not run.",
             " ",
@@ -76,6 +85,16 @@ def plan_text(design: ProfileDesign, inputs: Inputs, where: str, cached: Mapping
     for name, why in design.excluded.items():
         lines.extend(style.wrap(f"left out: {name}, {why}", " "))
     return "\n".join(lines)
+
+
+def order_words(rows: Sequence[DesignSummary], lanes_at_once: int | None) -> str:
+    """Whether the types take turns, and how long it all takes."""
+    times = [row.device_s for row in rows]
+    if len(times) == 1:
+        return f"about {clock(times[0])}"
+    if lanes_at_once == 1:
+        return f"the types are measured one after the other, about {clock(sum(times))}"
+    return f"the types are measured side by side, about {clock(max(times))}"
 
 
 def _crossed(rows: Sequence[DesignSummary]) -> str:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from memx_engine import Attention
+from memx_engine import Attention, DesignSummary
 from memx_engine.profile.trends import Trend, judge_trend
-from memx_tui.text.profile_view import trend_block, trend_plots
+from memx_tui.text.profile_view import order_words, trend_block, trend_plots
 from memx_tui.text.style import Style
 
 TRENDS = [
@@ -35,3 +35,13 @@ def test_plots_show_every_measured_point_at_any_width_and_in_ascii() -> None:
     ascii_lines = trend_plots(TRENDS, Style(width=80, unicode=False))
     assert all(line.isascii() for line in ascii_lines)
     assert trend_plots([kept()], Style(width=80)) == []
+
+
+def test_the_plan_says_whether_types_take_turns_and_how_long_that_takes() -> None:
+    rows = [
+        DesignSummary(name, points=3, skipped=0, by_purpose={}, crossed=(), exhaustive=9, device_s=seconds)
+        for name, seconds in (("a", 20.0), ("b", 30.0))
+    ]
+    assert order_words(rows, None) == "the types are measured side by side, about 30 s"
+    assert order_words(rows, 1) == "the types are measured one after the other, about 50 s"
+    assert order_words(rows[:1], 1) == "about 20 s"
