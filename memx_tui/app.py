@@ -231,9 +231,10 @@ class MemxApp(SearchingApp):
         """Open the error dialog: reason, hint and log, never a traceback."""
         log_path = str(self.paths.log_file)
         if isinstance(error, MemxError):
-            self.push_screen(
-                ErrorDialog(error.title, error.message, where=error.where, hint=error.hint, log_path=log_path)
-            )
+            from memx_tui.field_words import in_fields
+
+            message, where, hint = (in_fields(words) for words in (error.message, error.where, error.hint))
+            self.push_screen(ErrorDialog(error.title, message, where=where, hint=hint, log_path=log_path))
             return
         reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         title = f"Failed while {doing}" if doing else MemxError.title

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 
 if TYPE_CHECKING:
-    from memx_engine import Explanation, ProfileProgress, ProfileResult, SearchProgress, SearchResult, Sensitivity
+    from memx_engine import (
+        Explanation,
+        Learned,
+        ProfileProgress,
+        ProfileResult,
+        SearchProgress,
+        SearchResult,
+        Sensitivity,
+    )
     from memx_tui.columns import PlanColumns
     from memx_tui.profile_state import ProfileSettings, Survey
 
@@ -95,3 +103,12 @@ class ProfileSurveyed(Message):
     survey: Survey
     inputs: tuple[object, ...]
     settings: ProfileSettings
+
+
+@dataclass
+class ProfileLearned(Message):
+    """What training on the workspace has come to, or why it could not; ``of`` names what it was learned from."""
+
+    learned: Learned | None
+    problem: str
+    of: tuple[object, ...]

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from textual.message import Message
 
+from memx_tui.field_words import in_fields
 from memx_tui.ground import Ground, find_ground
-from memx_tui.messages import JobFailed, ProfileEnded, ProfileProgressed, ProfileSurveyed
+from memx_tui.messages import JobFailed, ProfileEnded, ProfileLearned, ProfileProgressed, ProfileSurveyed
 from memx_tui.profile_state import LogLine, ProfileSettings, Survey
 from memx_tui.runners import make_runner
 
@@ -156,12 +157,33 @@ def run_survey(
     try:
         survey = make_survey(inputs, settings, folder)
     except MemxError as error:
-        survey = Survey(problem=f"{error.message}; {error.hint}" if error.hint else error.message)
+        survey = Survey(problem=in_fields(f"{error.message}; {error.hint}" if error.hint else error.message))
     except Exception as error:  # the edge between engine and screen: whatever it raises is logged and shown
         log.exception("looking at the workspace failed")
         post(JobFailed(error, LOOKING))
         return
     post(ProfileSurveyed(survey, inputs, settings))
+
+
+def run_learning(
+    inputs: tuple[Cluster, TransformerSpec, Job], folder: Path, of: tuple[object, ...], post: Post
+) -> None:
+    """Train on what ``folder`` holds and post what it came to; ``of`` names what is there."""
+    from memx_engine import PREDICTORS, MemxError, Workspace, learn
+
+    learned, problem = None, ""
+    try:
+        if Workspace.exists(folder):
+            with Workspace(folder, read_only=True) as store:
+                learned = learn(*inputs, store, keep=folder / PREDICTORS)
+        else:
+            problem = "nothing is measured yet"
+    except MemxError as error:
+        problem = f"{error.message}; {error.hint}" if error.hint else error.message
+    except Exception as error:  # the edge between engine and screen: whatever it raises is logged and shown
+        log.exception("learning from the measurements failed")
+        problem = f"learning failed: {type(error).__name__}: {error}; the log has the details"
+    post(ProfileLearned(learned, problem, of))
 
 
 def make_survey(inputs: tuple[Cluster, TransformerSpec, Job], settings: ProfileSettings, folder: Path) -> Survey:

@@ -11,7 +11,7 @@ from memx_tui.ground import Ground
 from memx_tui.runners import RunnerSettings
 
 if TYPE_CHECKING:
-    from memx_engine import DesignSummary, Impact, ProfileOptions, ProfileProgress, ProfileResult
+    from memx_engine import DesignSummary, Impact, Learned, ProfileOptions, ProfileProgress, ProfileResult
 
 LOG_LINES = 2000
 
@@ -100,6 +100,8 @@ class ProfileState:
     verdicts: GPU type to what its ablation has told, as soon as it has.
     looking: What is stored has changed and is being read again.
     version: Goes up whenever a run has ended, so that plans computed before it are called stale.
+    learned: What training on the workspace has come to. unlearned: Why it has come to nothing.
+    learning: It is being trained. learned_of: Names what it is, or is being, learned from.
     """
 
     settings: ProfileSettings = field(default_factory=ProfileSettings)
@@ -114,7 +116,16 @@ class ProfileState:
     verdicts: dict[str, tuple[Impact, ...]] = field(default_factory=dict)
     looking: bool = False
     version: int = 0
+    learned: Learned | None = None
+    unlearned: str = ""
+    learning: bool = False
+    learned_of: tuple[object, ...] = ()
     log: deque[LogLine] = field(default_factory=lambda: deque(maxlen=LOG_LINES))
+
+    def forget(self) -> None:
+        """Other inputs or settings: nothing of the run that was holds any more."""
+        self.progress = self.result = self.learned = self.failure = None
+        self.unlearned, self.learned_of = "", ()
 
     def short_words(self) -> str:
         """For the title row while it runs: ``profiling 57% ~2m``; "" when nothing runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,8 @@ from textual.app import App
 
 from memx_engine import MemxError
 from memx_tui import profile_job
-from memx_tui.messages import JobFailed, ProfileEnded, ProfileProgressed, ProfileSurveyed
+from memx_tui.field_words import in_fields
+from memx_tui.messages import JobFailed, ProfileEnded, ProfileLearned, ProfileProgressed, ProfileSurveyed
 from memx_tui.profile_job import ProfileFeed
 from memx_tui.profile_state import LogLine, ProfileSettings, Survey
 from memx_tui.runners import make_runner
@@ -57,7 +59,7 @@ class ProfilingApp(App[None]):
         state = self.session.profile
         state.settings = settings
         if not state.running:
-            state.progress = state.result = state.failure = None
+            state.forget()
         self.publish("settings")
         self.survey_profile(anew=True)
 
@@ -87,7 +89,7 @@ class ProfilingApp(App[None]):
         try:
             job = session.job()
         except MemxError as error:
-            session.profile.survey = Survey(problem=error.message)
+            session.profile.survey = Survey(problem=in_fields(error.message))
             self.publish("profile")
             return
         assert session.cluster is not None and session.model is not None
@@ -116,6 +118,47 @@ class ProfilingApp(App[None]):
         if notice and notice != before and not session.profile.running:
             session.profile.log.append(LogLine(profile_job.wall_clock(), "", notice, bad=True))
             self.say(notice, warning=True)
+        self.publish("profile")
+
+    # Learning
+
+    def learn_profile(self) -> None:
+        """Train in a thread on what is measured by now, unless that is done already; the Profile screen shows it."""
+        session, state = self.session, self.session.profile
+        if not session.ready:
+            return
+        try:
+            job = session.job()
+        except MemxError as error:
+            state.unlearned = error.message
+            self.publish("profile")
+            return
+        assert session.cluster is not None and session.model is not None
+        folder = self.workspace_folder()
+        measured = state.progress.measured if state.running and state.progress is not None else -1
+        of = (*session.inputs(), folder, measured)
+        if of == state.learned_of:
+            return
+        state.learned_of = of
+        if not state.running:
+            state.learned, state.unlearned = None, ""
+        if not state.learning:
+            state.learning = True
+            # A daemon: training cannot be stopped half-way, and leaving must not wait for it.
+            run = partial(
+                profile_job.run_learning, (session.cluster, session.model, job), folder, of, self.post_message
+            )
+            threading.Thread(target=run, name="learning", daemon=True).start()
+        self.publish("profile")
+
+    def on_profile_learned(self, event: ProfileLearned) -> None:
+        state = self.session.profile
+        state.learning = False
+        if event.of == state.learned_of:
+            state.learned, state.unlearned = event.learned, event.problem
+        elif state.learned_of:
+            state.learned_of = ()
+            self.learn_profile()
         self.publish("profile")
 
     # Running
@@ -189,7 +232,7 @@ class ProfilingApp(App[None]):
         state.verdicts = {t.gpu_type: t.impacts for t in result.types if t.impacts}
         for failed in (t for t in result.types if t.hint):
             self._take_lines()
-            state.log.append(LogLine(profile_job.wall_clock(), failed.gpu_type, failed.hint, bad=True))
+            state.log.append(LogLine(profile_job.wall_clock(), failed.gpu_type, in_fields(failed.hint), bad=True))
         kept = result.total("measured") + result.total("cached")
         word = "cancelled" if result.cancelled else "finished"
         missing = [t.gpu_type for t in result.types if t.error]

@@ -16,6 +16,7 @@ from memx_tui.profile_canvas import Canvas, Colors
 from memx_tui.profile_state import ProfileSettings, Survey
 from memx_tui.profile_tables import plan_lines, verdict_lines
 from memx_tui.profile_text import log_lines, overall_lines, type_lines
+from memx_tui.profile_trends import trends_lines
 from memx_tui.screens.base import ModeScreen
 from memx_tui.session import Change
 from memx_tui.status import new_measurements_words
@@ -23,8 +24,10 @@ from memx_tui.widgets.chrome import Hint, fit
 from memx_tui.widgets.pane import Pane
 from memx_tui.widgets.text_view import TextView
 
-Lower = Literal["plan", "log", "verdict"]
+Lower = Literal["plan", "log", "verdict", "trends"]
 LOWER: tuple[Lower, ...] = ("plan", "log", "verdict")
+"""What the pane turns through; the trends are only shown over the whole screen."""
+TITLES = {"plan": "plan of measurements", "log": "log", "verdict": "what matters", "trends": "trends"}
 
 
 class ProfileScreen(ModeScreen):
@@ -40,9 +43,10 @@ class ProfileScreen(ModeScreen):
         Binding("o", "runner", "Runner", id="profile.runner", tooltip="Where to measure, and in which workspace"),
         Binding("p", "plan", "Plan", id="profile.plan", tooltip="Search for plans with what is measured by now"),
         Binding("l", "full_log", "Log", id="profile.log", tooltip="The whole log, or all panes again"),
+        Binding("t", "trends", "Trends", id="profile.trends", tooltip="Trends, and what is learned from them"),
         Binding("tab", "turn(1)", "Pane", id="profile.turn", show=False, tooltip="Plan, log or verdict below"),
         Binding("shift+tab", "turn(-1)", "Back", id="profile.turn-back", show=False, tooltip="The pane before"),
-        Binding("escape", "back", "Back", id="profile.back", show=False, tooltip="Leave the full log"),
+        Binding("escape", "back", "Back", id="profile.back", show=False, tooltip="Leave the full log or the trends"),
     ]
 
     def __init__(self) -> None:
@@ -51,6 +55,8 @@ class ProfileScreen(ModeScreen):
         self._full = False
         self._was_running = False
         self._top = True
+        self._trends: list[Text] = []
+        self._trends_of: tuple[object, ...] = ()
 
     # Building
 
@@ -84,7 +90,7 @@ class ProfileScreen(ModeScreen):
     def session_changed(self, change: Change) -> None:
         if change in ("cluster", "model", "job"):
             if not self.session.profile.running:
-                self.session.profile.progress = self.session.profile.result = None
+                self.session.profile.forget()
                 self.session.profile.survey = Survey() if self.session.ready else None
                 if self.is_current:
                     self.memx.survey_profile()
@@ -98,8 +104,11 @@ class ProfileScreen(ModeScreen):
             self._turn_to("log")
         elif self._was_running and not state.running and state.result is not None and not state.result.cancelled:
             self._turn_to("verdict")
+        ended = self._was_running and not state.running
         self._was_running = state.running
         if self.is_current:
+            if self._lower == "trends" and (ended or not state.learned_of):
+                self.memx.learn_profile()
             self._show()
             self.refresh_bindings()
 
@@ -136,6 +145,8 @@ class ProfileScreen(ModeScreen):
             lines = plan_lines(state.survey, canvas, state.settings.runner.lanes_at_once)
         elif self._lower == "log":
             lines = log_lines(state.log, canvas, full=self._full)
+        elif self._lower == "trends":
+            lines = self._trend_lines(canvas)
         else:
             order = [t.gpu_type for t in state.progress.types] if state.progress is not None else []
             lines = verdict_lines({name: state.verdicts.get(name, ()) for name in order}, canvas)
@@ -145,16 +156,33 @@ class ProfileScreen(ModeScreen):
         if self._top and self._lower == "log":
             view.chase()
         self._top = False
-        title = {"plan": "plan of measurements", "log": "log", "verdict": "what matters"}[self._lower]
-        if self._full:
-            right = [Text("all points, l or esc: back")]
+        title = TITLES[self._lower]
+        if self._full and self._lower == "trends":
+            title, right = "trends and what is learned", [Text("t or esc: back")]
+        elif self._full:
+            title, right = "full log", [Text("all points, l or esc: back")]
         else:
-            others = ", ".join(name for name in LOWER if name != self._lower)
-            right = [Text(f"tab: {others}")]
-        self.query_one("#lower-pane", Pane).title_bar.show("full log" if self._full else title, right)
+            others = f"tab: {', '.join(name for name in LOWER if name != self._lower)}"
+            right = [Text(f"t: trends, {others}"), Text(others)] if self._has_trends else [Text(others)]
+        self.query_one("#lower-pane", Pane).title_bar.show(title, right)
+
+    def _trend_lines(self, canvas: Canvas) -> list[Text]:
+        """Drawn anew only when something in them has changed: their plots are dear."""
+        state = self.session.profile
+        of = (state.result, state.learned, state.unlearned, state.learning, self.session.inputs(), canvas)
+        if self._trends_of != of:
+            self._trends_of, self._trends = of, trends_lines(self.session, canvas)
+        return self._trends
+
+    @property
+    def _has_trends(self) -> bool:
+        """Something is measured that trends could be drawn of."""
+        state = self.session.profile
+        there = state.survey is not None and state.survey.there > 0
+        return there or (state.progress is not None and state.progress.measured > 0)
 
     def _turn_to(self, lower: Lower) -> None:
-        if self._lower != lower:
+        if self._lower != lower and not self._full:
             self._lower, self._top = lower, True
 
     def status(self) -> list[str]:
@@ -166,7 +194,10 @@ class ProfileScreen(ModeScreen):
     def hints(self) -> Iterator[Hint]:
         state = self.session.profile
         survey = state.survey
+        crowded = self.check_action("retry", ())
         for hint in super().hints():
+            if hint.action == "full_log" and crowded:
+                continue  # tab shows the log, and eight hints are what 80 columns hold
             if hint.action == "start" and survey is not None and survey.there:
                 hint = replace(hint, label="Resume")
             elif hint.action == "pause" and state.paused:
@@ -184,6 +215,8 @@ class ProfileScreen(ModeScreen):
             return not state.running and (failed > 0 or state.failure is not None)
         if action == "plan":
             return self.session.ready
+        if action == "trends":
+            return self._has_trends or self._lower == "trends"
         if action == "back":
             return self._full
         return True
@@ -219,18 +252,29 @@ class ProfileScreen(ModeScreen):
         self.app.push_screen(RunnerDialog(session.profile.settings, folder), use)
 
     def action_full_log(self) -> None:
-        self._full = not self._full
-        self._lower, self._top = "log", True
-        self.set_class(self._full, "-full")
+        self._open("log", full=not (self._full and self._lower == "log"))
+
+    def action_trends(self) -> None:
+        if self._full and self._lower == "trends":
+            self.action_back()
+            return
+        self._open("trends", full=True)
+        self.memx.learn_profile()
+
+    def _open(self, lower: Lower, *, full: bool) -> None:
+        """Show a pane; ``full``: over the whole screen."""
+        self._full, self._lower, self._top = full, lower, True
+        self.set_class(full, "-full")
         self._show()
         self.refresh_bindings()
 
     def action_back(self) -> None:
         if self._full:
-            self.action_full_log()
+            after: Lower = "verdict" if self.session.profile.result is not None else "log"
+            self._open("log" if self._lower == "log" else after, full=False)
 
     def action_turn(self, by: int) -> None:
         if self._full:
-            self.action_full_log()
+            self.action_back()
         self._lower, self._top = LOWER[(LOWER.index(self._lower) + by) % len(LOWER)], True
         self._show()

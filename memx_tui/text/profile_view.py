@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _DRAWN = (("micro_batch", "throughput"), ("micro_batch", "memory"), ("seq_len", "time"), ("kv_heads", "time"))
 _TWO_ACROSS, _WIDEST, _PLOT_HEIGHT = 76, 58, 9
+_DONE_BESIDE = 90
+"""From this width on the table itself says what interpolation does."""
 
 Inputs = tuple["Cluster", "TransformerSpec", "Job"]
 
@@ -172,15 +174,16 @@ def trend_block(trends: Sequence[Trend], attention: Attention, style: Style) -> 
     """How metrics follow the numeric parameters, and what interpolation makes of it."""
     from memx_engine import attention_doubt
 
+    roomy = style.width >= _DONE_BESIDE
     columns = [
         Column("parameter", [t.parameter for t in trends]),
         Column("metric", [t.metric for t in trends]),
-        Column("points", [str(t.points) for t in trends], right=True, drop=2),
+        Column("points", [str(t.points) for t in trends], right=True, drop=1),
         Column("R2", [f"{t.r_squared:.3f}" for t in trends], right=True),
         Column("slope", ["-" if t.exponent is None else f"{t.exponent:.2f}" for t in trends], right=True),
         Column("amplitude", [numbers.percent(t.amplitude) for t in trends], right=True),
         Column("trend", [t.verdict.value for t in trends]),
-        Column("interpolation", [t.done for t in trends], shrink=16, drop=1),
+        *([Column("interpolation", [t.done for t in trends], shrink=16)] if roomy else []),
     ]
     caption = (
         "R2: of one straight line (throughput: over log2), strong linear above 0.95; slope: of the logarithms, above 1 "
@@ -189,10 +192,23 @@ def trend_block(trends: Sequence[Trend], attention: Attention, style: Style) -> 
     lines = [
         style.section(f"Trends, measured on {trends[0].gpu_type}"),
         *table(columns, style),
+        *([] if roomy else _done_lines(trends, style)),
         *style.wrap(caption, " "),
     ]
     doubt = attention_doubt(trends, attention)
     return [*lines, *style.wrap(f"warning: {doubt}", "   ", first=" - ")] if doubt else lines
+
+
+def _done_lines(trends: Sequence[Trend], style: Style) -> list[str]:
+    """What interpolation does, one line for all trends that it treats alike; where the table has no room for it."""
+    alike: dict[str, dict[str, list[str]]] = {}
+    for t in trends:
+        alike.setdefault(t.done, {}).setdefault(t.parameter, []).append(t.metric)
+    lines = [" interpolation:"]
+    for done, found in alike.items():
+        names = "; ".join(f"{parameter} {', '.join(metrics)}" for parameter, metrics in found.items())
+        lines += style.wrap(f"{done}: {names}", "   ")
+    return lines
 
 
 def trend_plots(trends: Sequence[Trend], style: Style) -> list[str]:
@@ -205,14 +221,16 @@ def trend_plots(trends: Sequence[Trend], style: Style) -> list[str]:
     if not shown:
         return []
     across = 2 if style.width >= _TWO_ACROSS else 1
-    width = min(style.width // across - 2, _WIDEST)
+    width = min((style.width - 2 * (across - 1)) // across, _WIDEST)
     drawn = []
     for t in shown:
         x = [math.log2(a) if t.logarithmic else a for a, _ in t.values]
         y, unit = _scaled([b for _, b in t.values], t.metric)
         name = f"log2 {t.parameter}" if t.logarithmic else t.parameter
         plot = draw_line(x, y, width, _PLOT_HEIGHT, glyphs.UNICODE if style.unicode else glyphs.ASCII)
-        drawn.append((f" {name}: {unit}; {t.verdict.value}"[:width].ljust(width), *plot))
+        titles = [f" {name}: {unit}, {word}" for word in (t.verdict.value, f"R2 {t.r_squared:.2f}")]
+        title = next((title for title in titles if len(title) <= width), titles[-1][:width])
+        drawn.append((title.ljust(width), *plot))
     lines = [style.section(f"Measured points and a straight line, {trends[0].gpu_type}")]
     for at in range(0, len(drawn), across):
         lines += ["  ".join(cells).rstrip() for cells in zip(*drawn[at : at + across], strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from memx_tui.text.profile_view import trend_block, trend_plots
 from memx_tui.text.style import Style
 
 if TYPE_CHECKING:
-    from memx_engine import Cluster, Job, Learned, TransformerSpec
+    from memx_engine import Cluster, Job, Learned, TransformerSpec, Trend
 
 _SHOWN = 10
 _BAR = 30
@@ -20,22 +20,32 @@ _BAR = 30
 
 def training_text(learned: Learned, inputs: tuple[Cluster, TransformerSpec, Job], folder: Path, style: Style) -> str:
     """Everything :class:`Learned` says."""
-    cluster, model, job = inputs
+    lines = predictor_block(learned, inputs, style)
+    shown = longest_trends(learned.trends)
+    if shown:
+        lines += ["", *trend_block(shown, inputs[2].attention, style), "", *trend_plots(shown, style)]
+    words = f"kept in {folder}; memx-tui plan with --workspace uses it"
+    return "\n".join([*lines, "", style.section("Kept"), *style.wrap(words, " ")])
+
+
+def predictor_block(learned: Learned, inputs: tuple[Cluster, TransformerSpec, Job], style: Style) -> list[str]:
+    """Errors of held-out points, the trees' settings, and what they look at."""
+    cluster, model, _ = inputs
     lines = [
         style.section(f"Predictor of {model.name} on {cluster.name}", learned.estimator.provenance.value),
         *_types(learned, style),
         "",
         *_settings(learned, style),
     ]
-    if learned.importances:
-        lines += ["", *importance_block(learned.importances, style)]
-    if learned.trends:
-        # The type with the longest lines had the linearity check; the others have little more than their three points.
-        longest = max(learned.trends, key=lambda t: t.points).gpu_type
-        shown = [t for t in learned.trends if t.gpu_type == longest]
-        lines += ["", *trend_block(shown, job.attention, style), "", *trend_plots(shown, style)]
-    words = f"kept in {folder}; memx-tui plan with --workspace uses it"
-    return "\n".join([*lines, "", style.section("Kept"), *style.wrap(words, " ")])
+    return [*lines, "", *importance_block(learned.importances, style)] if learned.importances else lines
+
+
+def longest_trends(trends: Sequence[Trend]) -> list[Trend]:
+    """Those of the type that had the linearity check; the others have little more than their three points."""
+    if not trends:
+        return []
+    longest = max(trends, key=lambda t: t.points).gpu_type
+    return [t for t in trends if t.gpu_type == longest]
 
 
 def _types(learned: Learned, style: Style) -> list[str]:
@@ -75,7 +85,7 @@ def _settings(learned: Learned, style: Style) -> list[str]:
     lines = [style.section("Trees"), *style.wrap(words, " ")]
     tuned = learned.tuned
     if tuned is None:
-        return [*lines, *style.wrap("--tune 24 looks for better settings", " ")]
+        return [*lines, *style.wrap("memx-tui train --tune 24 looks for better settings", " ")]
     ended = {"trials": "", "time": ", ended by the time limit", "cancelled": ", stopped by you"}[tuned.ended]
     changed = tuned.settings != tuned.trials[0].settings
     verdict = (
