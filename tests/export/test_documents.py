@@ -163,7 +163,7 @@ def test_explain_document() -> None:
     reason = SimpleNamespace(
         rule="memory", message="stage 0 lacks 12 GiB", stage=0, missing_bytes=12.0, remedy="recompute"
     )
-    explanation: Any = SimpleNamespace(verdict=Verdict.DOES_NOT_FIT, reasons=(reason,), plan=ranked)
+    explanation: Any = SimpleNamespace(verdict=Verdict.DOES_NOT_FIT, reasons=(reason,), plan=ranked, gap=None)
     document = explain_document(explanation, cluster, model, job)
     assert strict(document) == document
     assert document["verdict"] == "does_not_fit"
@@ -176,6 +176,7 @@ def test_explain_document() -> None:
             "remedy": "recompute",
         }
     ]
+    assert document["gap"] is None
     assert set(document["plan"]) >= PLAN_KEYS
     assert document["plan"]["gpus"][0]["oom_probability"] is None
     assert "precision is not given: bf16" in document["assumed"]
@@ -183,7 +184,7 @@ def test_explain_document() -> None:
 
 def test_explain_document_of_an_invalid_request() -> None:
     reason = SimpleNamespace(rule="heads", message="TP 8", stage=None, missing_bytes=None, remedy="use 4")
-    explanation: Any = SimpleNamespace(verdict=Verdict.INVALID, reasons=(reason,), plan=None)
+    explanation: Any = SimpleNamespace(verdict=Verdict.INVALID, reasons=(reason,), plan=None, gap=None)
     document = explain_document(explanation, make_cluster(), make_model(), make_job())
     assert strict(document) == document
     assert document["verdict"] == "invalid"
