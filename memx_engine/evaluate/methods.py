@@ -22,6 +22,7 @@ from memx_engine.predict.iteration_model import (
     grouped_folds,
 )
 from memx_engine.predict.layers import LayerCorrections, LayerRow
+from memx_engine.predict.recalibrate import MAY_BE_OFF, recalibrated
 from memx_engine.predict.run_model import RunModel
 
 Mask = NDArray[np.bool_]
@@ -201,6 +202,7 @@ def memx(truth: Truth, split: Split, seed: int) -> Predictions:
     learn_rows = split.train if split.train.any() else split.calibrate
     conventions = choose_conventions(truth, learn_rows | split.calibrate)
     rows, composed = _assembled(truth, conventions)
+    everything = rows
     known = ~np.isnan(rows.targets).all(axis=1)
     learn, test = learn_rows[truth.row_of] & known, split.test[truth.row_of]
     values = np.full(truth.measured.shape, np.nan)
@@ -216,19 +218,16 @@ def memx(truth: Truth, split: Split, seed: int) -> Predictions:
     shift, width = made.shift, made.width
     calibrate = (split.calibrate & ~learn_rows)[truth.row_of] & known
     if calibrate.any():
-        more, wider = _calibration(model, rows.part(calibrate))
-        shift, width = shift + more, np.where(np.isfinite(wider), np.fmax(width, wider), width)
+        own = everything.columns([name for name in MAY_BE_OFF if name in everything.names])
+        left = rows.targets[calibrate] - model.shifts(rows.features[calibrate])
+        shift = shift + recalibrated(own.features[calibrate], own.names, left, own.features[test])
+        still = left - recalibrated(own.features[calibrate], own.names, left, own.features[calibrate])
+        kinds = tuple(name for name, known_run in zip(rows.types, calibrate, strict=True) if known_run)
+        wider = np.array([_number(Widths.of(still[:, k], kinds).overall) for k in range(2)])
+        width = np.where(np.isfinite(wider), np.fmax(width, wider), width)
     values[test] = composed[test] * np.exp(shift)
     widths[test] = width
     return Predictions(values, widths, model.held_out)
-
-
-def _calibration(model: RunModel, rows: Rows) -> tuple[Array, Array]:
-    """(2,) shrunk factor of what the model leaves of the calibration rows, and how far these scatter around it."""
-    left = replace(rows, targets=rows.targets - model.shifts(rows.features))
-    factor = IterationModel.fit(left.columns(()), intervals=False).factors
-    scatter = [Widths.of(left.targets[:, k] - factor[k], left.types).overall for k in range(2)]
-    return factor, np.array([_number(x) for x in scatter])
 
 
 def choose_conventions(truth: Truth, learn: Mask) -> dict[str, Convention]:

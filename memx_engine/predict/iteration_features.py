@@ -133,7 +133,18 @@ def skeleton_features(
     out["hidden_per_rank"] = _log(model.hidden / skeleton.tp)
     out |= device_features(estimator, skeleton, subject)
     plan = reference_plan(skeleton, model.layers, untied=untied)
-    return out | estimate_features(estimator.estimate(plan), skeleton, subject)
+    out |= estimate_features(estimator.estimate(plan), skeleton, subject)
+    out["tp_across_share"] = out["tp_comm_share"] if _tensor_groups_cross_nodes(estimator, skeleton) else 0.0
+    return out
+
+
+def _tensor_groups_cross_nodes(estimator: FirstPrinciples, skeleton: Skeleton) -> bool:
+    gpus, tp = estimator.cluster.gpus, skeleton.tp
+    for placement in skeleton.placements:
+        nodes = [gpus[rank].node_index for rank in placement.ranks]
+        if any(len(set(nodes[i : i + tp])) > 1 for i in range(0, len(nodes), tp)):
+            return True
+    return False
 
 
 def slowest_type(estimate: Estimate, plan: Plan) -> str:
