@@ -62,12 +62,15 @@ class Trained:
 
 def training_fingerprint(
     cluster: Cluster,
-    model: TransformerSpec,
     job: Job,
     measurements: Sequence[Measurement],
     settings: BoosterSettings = STAGE_SETTINGS,
 ) -> str:
-    """Changes whenever another predictor could come of it."""
+    """Changes whenever another predictor could come of it.
+
+    Points carry their own model and sizes; of the job only what decides bytes and formats matters, so that planning for
+    another batch or another model trains nothing anew.
+    """
     rows = [
         [
             m.point.key,
@@ -81,7 +84,16 @@ def training_fingerprint(
         ]
         for m in measurements
     ]
-    base = FirstPrinciples(cluster, model, job).fingerprint
+    formats = Job(
+        1,
+        1,
+        precision=job.precision,
+        optimizer=job.optimizer,
+        attention=job.attention,
+        sequence_parallel=job.sequence_parallel,
+        fp32_gradients=job.fp32_gradients,
+    )
+    base = FirstPrinciples(cluster, measurements[0].point.model, formats).fingerprint
     text = json.dumps([FORM, VERSION, base, asdict(settings), rows])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -102,7 +114,7 @@ def trained_stages(
     if folder is None:
         return Trained(fit_stages(cluster, model, job, measurements))
     settings, problem = kept_settings(folder)
-    fingerprint = training_fingerprint(cluster, model, job, measurements, settings)
+    fingerprint = training_fingerprint(cluster, job, measurements, settings)
     path = folder / f"{fingerprint}.json"
     notes = [problem] if problem else []
     if path.exists():
@@ -125,7 +137,9 @@ def trained_stages(
 
 
 def _prune(folder: Path) -> None:
-    for pattern in ("*.json", "*.npz"):
-        files = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime, reverse=True)
+    # Named by fingerprint; the folder's other files, such as tuned settings, stay.
+    name = "[0-9a-f]" * 16
+    for ending in (".json", ".npz"):
+        files = sorted(folder.glob(name + ending), key=lambda path: path.stat().st_mtime, reverse=True)
         for path in files[KEPT:]:
             path.unlink(missing_ok=True)

@@ -154,6 +154,34 @@ def test_a_read_only_workspace_can_be_planned_on(
     assert find_paths().log_file.exists()
 
 
+def test_the_whole_chain_shows_how_sure_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``profile`` then ``plan``: interval, risk and label on screen and in JSON; trained once."""
+    inputs = ["--cluster", "a800x8", "--model", "llama3-8b", "--workspace", str(tmp_path)]
+    few = ["--tp", "2", "--pp", "2,4", "--mbs", "1,32"]
+    assert run(["profile", *inputs, "--runner", "testbed", "--json"]) == 0
+    capsys.readouterr()
+    assert run(["plan", *inputs, *few]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "simulated ±" in text and "(95%: " in text and "(OOM risk " in text
+    assert "predictor learned from" in text and "uncalibrated" not in text
+    (trained,) = (tmp_path / "predictors").glob("*.json")
+    written = trained.stat().st_mtime_ns
+    planned, _ = document(capsys, "plan", *inputs, *few, "--json")
+    assert trained.stat().st_mtime_ns == written
+    best = planned["plans"][0]
+    low, high = best["iteration_time_interval_s"]
+    assert low < best["iteration_time_s"] < high
+    assert all(0.0 <= gpu["oom_probability"] <= 1.0 for gpu in best["gpus"])
+    far = [plan for plan in planned["plans"] if plan["micro_batch"] == 32]
+    assert all(plan["extrapolated"] == ["micro_batch"] for plan in far)
+    assert planned["search"]["cache"]["hits"] > 0 == planned["search"]["cache"]["misses"]
+    # A damaged predictor is told and trained anew.
+    trained.write_text(trained.read_text()[:500])
+    assert run(["explain", *inputs, "--tp", "2", "--pp", "2", "--dp", "2", "--mbs", "1", "--recompute", "full"]) == 0
+    told = capsys.readouterr()
+    assert "cut short" in told.err and "simulated ±" in told.out
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting read-only needs root")
 def test_a_workspace_on_a_read_only_file_system_can_be_planned_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -14,6 +14,7 @@ import pytest
 
 from memx_engine.errors import InputError
 from memx_engine.inputs.cluster_file import load_cluster
+from memx_engine.inputs.job import Optimizer
 from memx_engine.inputs.job_file import resolve_job
 from memx_engine.inputs.model_file import load_model
 from memx_engine.measurement import Measurement, Outcome
@@ -119,9 +120,14 @@ def test_trained_once_and_again_only_when_measurements_change(
     assert first.stages is not None and again.stages is not None
     assert not first.reused and again.reused and again.stages.digest == first.stages.digest
     slower = replace(some[0], forward_s=2 * (some[0].forward_s or 0))
-    assert training_fingerprint(*INPUTS, [slower, *some[1:]]) != training_fingerprint(*INPUTS, some)
-    other = replace(JOB, global_batch=2 * JOB.global_batch)
-    assert training_fingerprint(CLUSTER, MODEL, other, some) != training_fingerprint(*INPUTS, some)
+    own = training_fingerprint(CLUSTER, JOB, some)
+    assert training_fingerprint(CLUSTER, JOB, [slower, *some[1:]]) != own
+    assert training_fingerprint(CLUSTER, replace(JOB, optimizer=Optimizer.REPLICATED), some) != own
+    assert training_fingerprint(load_cluster("paper-20gpu"), JOB, some) != own
+    # Another batch or another model needs no other predictor.
+    assert training_fingerprint(CLUSTER, replace(JOB, global_batch=2 * JOB.global_batch), some) == own
+    other = load_model("llama2-7b")
+    assert trained_stages(CLUSTER, other, resolve_job(CLUSTER, other), some, folder).reused
     # A damaged file is told and replaced.
     path = next(folder.glob("*.json"))
     path.write_text(path.read_text()[:1000])
@@ -130,9 +136,11 @@ def test_trained_once_and_again_only_when_measurements_change(
     assert trained_stages(*INPUTS, some, folder).reused
     # Old ones go, and a folder that cannot be written is told.
     monkeypatch.setattr("memx_engine.predict.trained.fit_stages", lambda *_, **__: first.stages)
+    (folder / "notes.json").write_text("{}")
+    os.utime(folder / "notes.json", (0, 0))
     for count in range(40, 40 + KEPT + 2):
         trained_stages(*INPUTS, measured[:count], folder)
-    assert len(list(folder.glob("*.json"))) == KEPT
+    assert len(list(folder.glob("*.json"))) == KEPT + 1 and (folder / "notes.json").exists()
     (tmp_path / "file").write_text("")
     assert "not kept" in trained_stages(*INPUTS, some, tmp_path / "file" / "predictors").note
     assert os.path.getsize(tmp_path / "file") == 0

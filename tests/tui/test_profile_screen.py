@@ -304,7 +304,10 @@ async def test_after_profiling_plans_are_stale_and_a_search_uses_what_was_measur
         await pilot.press("3", "r")
         await until(pilot, lambda: app.session.result is not before, 60)
         await pilot.pause(0.1)
-        assert not app.session.stale and "simulated" in screen_lines(app)[0]
+        assert not app.session.stale and "simulated ±" in screen_lines(app)[0]
+        best = app.session.result.detail(0).estimate if app.session.result else None
+        assert best is not None and best.interval_s is not None and best.oom_risk is not None
+        assert list((app.workspace_folder() / "predictors").glob("*.json"))
 
 
 async def test_a_workspace_in_use_is_refused_in_words_and_the_app_lives_on(tmp_path: Path) -> None:
