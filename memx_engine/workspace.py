@@ -7,6 +7,7 @@ that names its holder, readers that never wait for a dead lock.
 from __future__ import annotations
 
 import json
+import shlex
 import sqlite3
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from memx_engine.errors import MemxError
+from memx_engine.errors import InputError, MemxError
 from memx_engine.lockfile import Holder, LockFile, read_holder
 from memx_engine.measurement import Measurement
 from memx_engine.profile.records import measurement_from_document, measurement_to_document
@@ -82,8 +83,8 @@ class Workspace:
             raise self._storage_error("cannot be created or locked", error) from error
         self.notices = (takeover,) if takeover else ()
         try:
-            self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             with self._guard("opened"):
+                self._db = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
                 self._db.execute("PRAGMA journal_mode=DELETE")
                 self._db.execute("PRAGMA synchronous=FULL")
                 # 32 MB: the index over a million imported rows is written at random places.
@@ -101,7 +102,8 @@ class Workspace:
     def _open_read_only(self) -> sqlite3.Connection:
         if not self.path.exists():
             raise StorageError("there is no workspace here", where=str(self.folder), hint="profile or import first")
-        self._db = db = self._connect_to_read()
+        with self._guard("read"):
+            self._db = db = self._connect_to_read()
         try:
             version = self._check_version()
         except sqlite3.OperationalError as error:
@@ -109,14 +111,18 @@ class Workspace:
                 raise self._storage_error("cannot be read", error) from error
             db.close()
             self._undo_unfinished()
-            self._db = db = self._connect_to_read()
             with self._guard("read"):
+                self._db = db = self._connect_to_read()
                 version = self._check_version()
         except sqlite3.Error as error:
             raise self._storage_error("cannot be read", error) from error
         if version < READABLE_FROM:
             db.close()
-            raise StorageError("the workspace is just being made", where=str(self.folder), hint="try again in a moment")
+            raise StorageError(
+                "the workspace is just being made, or was left empty",
+                where=str(self.folder),
+                hint="try again in a moment; where nobody writes to it, profile or import first",
+            )
         return db
 
     def _connect_to_read(self) -> sqlite3.Connection:
@@ -144,7 +150,8 @@ class Workspace:
         hint = "free some space and resume; nothing stored is lost" if "full" in text else ""
         if "readonly" in text.replace("-", "").lower() or isinstance(error, PermissionError):
             hint = "use another folder with --workspace"
-        if "not a database" in text or "malformed" in text:
+        damaged = any(words in text for words in ("not a database", "malformed", "no such", "is damaged"))
+        if damaged or self.path.is_dir():
             hint = f"move {self.path} aside; its measurements can be made again or imported"
         return StorageError(f"the workspace {what}: {text}", where=str(self.folder), hint=hint)
 
@@ -163,6 +170,8 @@ class Workspace:
                 where=str(self.path),
                 hint="update memx-tui, or use another folder with --workspace",
             )
+        if version < 0:
+            raise self._storage_error("cannot be read", ValueError(f"the file is damaged (schema {version})"))
         return version
 
     def _migrate(self) -> None:
@@ -190,9 +199,33 @@ class Workspace:
     def measurements(self) -> Iterator[Measurement]:
         """All measurements in the order they came."""
         with self._guard("read"):
-            rows = self._db.execute("SELECT document FROM measurement ORDER BY id").fetchall()
-        for (document,) in rows:
-            yield measurement_from_document(json.loads(document))
+            rows = self._db.execute("SELECT id, document FROM measurement ORDER BY id").fetchall()
+        for number, document in rows:
+            yield self._read(number, document)
+
+    def _document(self, table: str, number: int, text: Any) -> dict[str, Any]:
+        """A stored document; StorageError names the row that is damaged, and how to go on without it."""
+        try:
+            document = json.loads(text)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise self._damaged(table, number, str(error)) from error
+        if not isinstance(document, dict):
+            raise self._damaged(table, number, "it holds no document")
+        return document
+
+    def _read(self, number: int, text: Any) -> Measurement:
+        try:
+            return measurement_from_document(self._document("measurement", number, text))
+        except InputError as error:
+            raise self._damaged("measurement", number, error.message) from error
+
+    def _damaged(self, table: str, number: int, why: str) -> StorageError:
+        return StorageError(
+            f"row {number} of the table {table} is damaged: {why[:200]}",
+            where=str(self.path),
+            hint=f"the other rows stay; go on without this one after: sqlite3 {shlex.quote(str(self.path))} "
+            f"'DELETE FROM {table} WHERE id = {number}'",
+        )
 
     def finished_points(self) -> dict[tuple[str, str], str]:
         """(truth name, point key) → outcome of the latest measurement; reads no documents, so resuming stays quick."""
@@ -203,17 +236,17 @@ class Workspace:
     def latest(self, truth_name: str, keys: Collection[str], accept: Accept | None = None) -> dict[str, Measurement]:
         """The latest measurement of every point key among ``keys`` that this ground has and ``accept`` takes."""
         wanted = sorted(keys)
-        rows: list[tuple[str]] = []
+        rows: list[tuple[int, str]] = []
         with self._guard("read"):
             # SQLite takes at most 999 parameters in releases before 3.32.
             for first in range(0, len(wanted), 500):
                 some = wanted[first : first + 500]
                 marks = ", ".join("?" * len(some))
                 rows += self._db.execute(
-                    f"SELECT document FROM measurement WHERE truth_name = ? AND point_key IN ({marks}) ORDER BY id",
+                    f"SELECT id, document FROM measurement WHERE truth_name = ? AND point_key IN ({marks}) ORDER BY id",
                     (truth_name, *some),
                 )
-        found = (measurement_from_document(json.loads(document)) for (document,) in rows)
+        found = (self._read(number, document) for number, document in rows)
         return {m.point.key: m for m in found if accept is None or accept(m)}
 
     def counts(self) -> dict[tuple[str, str, str], int]:
@@ -254,8 +287,8 @@ class Workspace:
             if not rows:
                 return
             last = rows[-1][3]
-            for source, digest, document, _ in rows:
-                yield ImportedRow(source, kind, json.loads(document), digest)
+            for source, digest, document, number in rows:
+                yield ImportedRow(source, kind, self._document("imported", number, document), digest)
 
     def set_note(self, name: str, document: dict[str, Any]) -> None:
         """Keep a small named document, such as the last profiling design."""

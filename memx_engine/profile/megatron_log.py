@@ -18,7 +18,7 @@ _MEMORY = re.compile(
     r"\[Rank (\d+)\].*?memory \(MB\).*?max allocated:\s*([0-9.]+).*?max reserved:\s*([0-9.]+)", re.IGNORECASE
 )
 _OOM = re.compile(r"out of memory|OutOfMemoryError", re.IGNORECASE)
-_BATCH = re.compile(r"global batch size:\s*(\d+)")
+_BATCH = re.compile(r"global batch size:\s*(\d{1,12})\b")
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,12 @@ def read_megatron_log(lines: Iterable[str]) -> MegatronLog:
             if match is None:
                 unread.append((number, line.strip()[:120]))
                 continue
-            rank = int(match[1])
-            allocated[rank] = max(allocated.get(rank, 0), int(float(match[2]) * MIB))
-            reserved[rank] = max(reserved.get(rank, 0), int(float(match[3]) * MIB))
+            try:
+                rank, used, held = int(match[1]), int(float(match[2]) * MIB), int(float(match[3]) * MIB)
+            except (ValueError, OverflowError):
+                unread.append((number, line.strip()[:120]))
+                continue
+            allocated[rank] = max(allocated.get(rank, 0), used)
+            reserved[rank] = max(reserved.get(rank, 0), held)
     kept = times[1:] if len(times) > 1 else times
     return MegatronLog(tuple(kept), allocated, reserved, batch, oom, tuple(unread))

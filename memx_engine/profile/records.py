@@ -11,6 +11,11 @@ from memx_engine.inputs.model import TransformerSpec
 from memx_engine.measurement import Measurement, Outcome, Point, Truth
 from memx_engine.plan import Recompute
 
+_AMOUNTS = (
+    "forward_s", "backward_s", "optimizer_s", "whole_s", "peak_allocated_bytes", "peak_reserved_bytes",
+    "outside_bytes", "capacity_bytes", "stragglers",
+)  # fmt: skip
+
 
 def point_to_document(point: Point) -> dict[str, Any]:
     """Plain values of a point; the model by its fields, so that the document stands alone."""
@@ -49,6 +54,10 @@ def measurement_to_document(measurement: Measurement) -> dict[str, Any]:
 def measurement_from_document(document: dict[str, Any]) -> Measurement:
     """The measurement of a document; InputError when a field is missing or not known."""
     try:
+        for name in _AMOUNTS:
+            value = document.get(name)
+            if value is not None and not (isinstance(value, int | float) and 0 <= value < float("inf")):
+                raise ValueError(f"{name} is {str(value)[:40]!r}")
         return Measurement(
             **{
                 **document,

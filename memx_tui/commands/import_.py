@@ -100,7 +100,11 @@ def _import(files: tuple[str, ...], folder: Path, *, given: Path | None, gpu_typ
 
         emit(import_text(made, folder, given is None, Style.of(sys.stdout)))
     if not any(each.kept for each in made):
-        raise InputError("nothing could be read", where=", ".join(files[:5]) + (", ..." if len(files) > 5 else ""))
+        raise InputError(
+            "nothing could be read",
+            where=", ".join(files[:5]) + (", ..." if len(files) > 5 else ""),
+            hint="the summary on standard output says why, file by file",
+        )
 
 
 def _import_one(name: str, store: Workspace, gpu_type: str | None, should_stop: Callable[[], bool]) -> FileImport:

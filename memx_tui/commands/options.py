@@ -210,9 +210,9 @@ def start_work(workspace: Path | None, log_level: str | None, *, only_reads: boo
     else:
         try:
             workspace.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise OutputError(
-                f"the workspace cannot be created: {error.strerror or error}",
+                f"the workspace cannot be created: {getattr(error, 'strerror', None) or error}",
                 where=f"--workspace {workspace}",
                 hint="choose a folder that you may write to",
             ) from error

@@ -89,7 +89,7 @@ def _count(name: str, text: str, factor: float) -> int:
         value = float(text)
     except ValueError:
         raise RejectedError(f"{name} is {text[:40]!r}, not a number") from None
-    if not value >= 1 or value != int(value) or value > 1e12:
+    if not 1 <= value <= 1e12 or value != int(value):
         raise RejectedError(f"{name} is {text[:40]}, not a whole number of at least 1")
     return int(value)
 

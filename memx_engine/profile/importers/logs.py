@@ -70,17 +70,24 @@ def _collecting(lines: Iterable[str], arguments: dict[str, str]) -> Iterator[str
         yield line
 
 
+def _count(arguments: dict[str, str], name: str) -> int:
+    """A whole number among the arguments; 0 where it is absent, no number, or larger than any size there is."""
+    text = arguments.get(name, "")
+    return int(text) if text.isdecimal() and len(text) <= 12 else 0
+
+
 def _layout(arguments: dict[str, str]) -> dict[str, Any]:
     columns: dict[str, Any] = {}
     for argument, column in _COUNTS.items():
-        text = arguments.get(argument, "")
-        if text.isdecimal() and int(text) > 0:
-            columns[column] = int(text)
-    if arguments.get("group_query_attention") == "True" and arguments.get("num_query_groups", "").isdecimal():
-        columns["kv_heads"] = int(arguments["num_query_groups"])
-    virtual = arguments.get("virtual_pipeline_model_parallel_size", "")
-    if virtual.isdecimal() and int(virtual) > 1:
-        columns["vp"] = int(virtual)
+        count = _count(arguments, argument)
+        if count:
+            columns[column] = count
+    groups = _count(arguments, "num_query_groups")
+    if arguments.get("group_query_attention") == "True" and groups:
+        columns["kv_heads"] = groups
+    virtual = _count(arguments, "virtual_pipeline_model_parallel_size")
+    if virtual > 1:
+        columns["vp"] = virtual
     for precision in ("bf16", "fp16"):
         if arguments.get(precision) == "True":
             columns["precision"] = precision
@@ -106,6 +113,5 @@ def _recompute(arguments: dict[str, str]) -> str:
         return "none" if granularity == "None" else "selective"
     if granularity != "full":
         return ""
-    count = arguments.get("recompute_num_layers", "")
-    count = count if count.isdecimal() and int(count) > 0 else "1"
+    count = _count(arguments, "recompute_num_layers") or 1
     return f"{method}:{count}" if method in ("uniform", "block") else "full"

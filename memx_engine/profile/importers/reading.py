@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -115,13 +116,13 @@ def import_file(
         with path.open("rb") as raw:
             head = raw.read(_HEAD_BYTES)
     except OSError as error:
-        reason = "this is a folder" if path.is_dir() else error.strerror or str(error)
+        reason = "this is a folder" if os.path.isdir(path) else error.strerror or str(error)
         raise InputError(f"cannot be read: {reason}", where=str(path)) from error
-    _refuse_binary(head, str(path))
+    first = _first_line(head)
+    _refuse_unreadable(head, first, str(path))
     try:
         # Bytes that are not UTF-8 become lone surrogates, so that the row that holds them can be named.
         with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as stream:
-            first = _first_line(head)
             if _looks_like_log(head, first):
                 return _import_log(stream, source, str(path), store, gpu_type)
             return _import_table(stream, source, str(path), first, store, on_progress, should_stop)
@@ -129,13 +130,14 @@ def import_file(
         raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
 
 
-def _refuse_binary(head: bytes, where: str) -> None:
+def _refuse_unreadable(head: bytes, first: str, where: str) -> None:
     for magic, tool in _COMPRESSED.items():
         if head.startswith(magic):
             raise InputError("this file is compressed", where=where, hint=f"unpack it first: {tool} {Path(where).name}")
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError("this file is UTF-16", where=where, hint="save it as UTF-8")
-    if b"\x00" in head:
+    # A disk that was full or lost power leaves zeros in a table or log: only the lines that hold them are lost.
+    if b"\x00" in head and ("\0" in first or not (_is_header(first) or _looks_like_log(head, first))):
         raise InputError("this is a binary file, no table and no log", where=where)
     if not head.strip():
         raise InputError("this file is empty", where=where)
@@ -146,11 +148,15 @@ def _first_line(head: bytes) -> str:
     return text.splitlines()[0] if text else ""
 
 
-def _looks_like_log(head: bytes, first: str) -> bool:
-    """A table's first line names columns; a log is told by words that no table has in its first lines."""
+def _is_header(first: str) -> bool:
+    """A table's first line names columns."""
     names = {name.strip().strip('"') for separator in ",;\t" for name in first.split(separator)}
-    known = names & {name for columns in COLUMNS.values() for name in columns}
-    if len(known) >= 2:
+    return len(names & {name for columns in COLUMNS.values() for name in columns}) >= 2
+
+
+def _looks_like_log(head: bytes, first: str) -> bool:
+    """A log is told by words that no table has in its first lines."""
+    if _is_header(first):
         return False
     text = head.decode("utf-8", errors="replace")
     return any(word in text for word in ("elapsed time per iteration", " arguments ----", "[Rank ", " iteration "))
@@ -169,13 +175,14 @@ def _import_table(
     on_progress: Callable[[int], None] | None,
     should_stop: Callable[[], bool] | None,
 ) -> FileImport:
-    reader = csv.reader(_lines(stream, where), delimiter=_separator(first), skipinitialspace=True)
+    rejected = Reasons()
+    reader = csv.reader(_lines(stream, where, rejected), delimiter=_separator(first), skipinitialspace=True)
     try:
         names = next((row for row in reader if any(cell.strip() for cell in row)), [])
     except csv.Error as error:
         raise InputError(f"the header cannot be read: {error}", where=f"{where}:{reader.line_num}") from error
     header = Header.of(names, where)
-    made = FileImport(source, header.kind, notes=_header_notes(header))
+    made = FileImport(source, header.kind, rejected=rejected, notes=_header_notes(header))
     batch: list[ImportedRow] = []
     read = 0
     for line, row in _rows(reader, made.rejected):
@@ -194,17 +201,29 @@ def _import_table(
     _store(batch, store, made)
     if on_progress is not None:
         on_progress(read)
+    if not read:
+        if rejected.total:
+            line, reason = rejected.first[0]
+            raise InputError(f"no row can be read; the first: {reason}", where=f"{where}:{line}")
+        made.notes += ("there is a header, and no row below it",)
     return made
 
 
-def _lines(stream: IO[str], where: str) -> Iterator[str]:
-    """The stream's lines, refusing one so long that no table has it: memory stays bounded."""
+def _lines(stream: IO[str], where: str, rejected: Reasons) -> Iterator[str]:
+    """The stream's lines; one so long that no table has it is rejected, or the file where it is the first."""
     number = 0
     while line := stream.readline(_LONGEST_LINE):
         number += 1
-        if len(line) == _LONGEST_LINE:
-            raise InputError("this line is longer than 1 MiB: no measurement table", where=f"{where}:{number}")
-        yield line
+        if len(line) < _LONGEST_LINE:
+            yield line
+            continue
+        if number == 1:
+            raise InputError("this line is longer than 1 MiB, no measurement table has that", where=f"{where}:1")
+        # Read to its end in pieces, so that memory stays bounded; the blank keeps the count of lines.
+        while line and not line.endswith(("\n", "\r")):
+            line = stream.readline(_LONGEST_LINE)
+        rejected.add(number, "this line is longer than 1 MiB")
+        yield "\n"
 
 
 def _header_notes(header: Header) -> tuple[str, ...]:
@@ -247,6 +266,8 @@ def _stored(columns: dict[str, Any], kind: Kind, source: str, line: int, made: F
     text = _ENCODER.encode(columns)
     if "\\udc" in text and not _is_text(columns):
         raise RejectedError("not UTF-8 text")
+    if "\\u0000" in text and any("\0" in f"{name}{value}" for name, value in columns.items()):
+        raise RejectedError("holds NUL bytes")
     try:
         if kind is Kind.ITERATION:
             check_row(columns)
