@@ -91,14 +91,15 @@ def basis(layers: int, options: tuple[Recompute, ...], virtual_stages: int) -> t
 
     Returns:
         (C, L+1, R) counts in the order of the fields of :class:`Counts`, zero where illegal, and the (L+1, R) mask of
-        what is illegal: no layers, layers not a multiple of the virtual stages, K beyond the chunk.
+        what is illegal: no layers, layers not a multiple of the virtual stages, K or N beyond the chunk. (Measured runs
+        may have a group larger than their chunk, and :func:`counts` knows them; plans are not made so.)
     """
     table = np.zeros((len(fields(Counts)), layers + 1, len(options)))
     illegal = np.ones((layers + 1, len(options)), dtype=bool)
     stage = np.arange(virtual_stages, layers + 1, virtual_stages)
     n = stage // virtual_stages
     for r, option in enumerate(options):
-        there = n >= option.n if option.kind == "block" else n > 0
+        there = n >= max(option.n, 1)
         table[:, stage, r] = np.where(there, _columns(n, option), 0.0)
         illegal[stage, r] = ~there
     table.setflags(write=False)

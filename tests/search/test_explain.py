@@ -7,10 +7,14 @@ from dataclasses import replace
 import pytest
 
 from memx_engine.inputs.cluster import Cluster, GpuType, Link
+from memx_engine.inputs.cluster_file import load_cluster
 from memx_engine.inputs.job import Framework, Job, Optimizer
+from memx_engine.inputs.job_file import resolve_job
 from memx_engine.inputs.model import TransformerSpec
+from memx_engine.inputs.model_file import load_model
 from memx_engine.plan import Recompute, Verdict
 from memx_engine.search.explain import Explanation, PlanRequest, explain_plan, explain_request
+from memx_engine.search.limits import OperatorLimits
 from memx_engine.search.run import SearchOptions, search
 from memx_engine.units import GIB, TERA
 from tests.builders import H100, V100, make_cluster, make_job, make_model, make_node
@@ -173,3 +177,14 @@ def test_why_not_tells_the_gap_to_the_best() -> None:
     explanation = explain_request(cluster, model, job, PlanRequest(4, 4, 1, 1, layers=(6, 2, 2, 2)), result=result)
     said = [r.message for r in explanation.reasons if r.rule == "time"]
     assert any("against the best plan's" in line for line in said)
+
+
+def test_no_plan_of_a_search_breaks_a_rule_that_explain_judges_by() -> None:
+    # Little memory and few layers on many stages: groups of uniform:N are soon larger than a stage.
+    cluster, model = load_cluster("paper-20gpu"), load_model("llama2-7b")
+    job = resolve_job(cluster, model, tp_sizes=(2,), micro_batch_sizes=(1,))
+    options = SearchOptions(limits=OperatorLimits(keep_free_bytes=((None, 20 * GIB),)), front=0)
+    result = search(cluster, model, job, options=options)
+    assert any(option.kind == "uniform" for plan in result.table.plans for option in plan.recompute)
+    for plan in result.table.plans:
+        assert explain_plan(cluster, model, job, plan).verdict is not Verdict.INVALID, plan
