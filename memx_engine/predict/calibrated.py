@@ -155,6 +155,11 @@ class Calibrated:
         return self._base.importances if isinstance(self._base, Predicted) else {}
 
     @property
+    def dimension_gains(self) -> Mapping[str, float]:
+        """See :attr:`Predicted.dimension_gains`; empty where no trees were grown."""
+        return self._base.dimension_gains if isinstance(self._base, Predicted) else {}
+
+    @property
     def calibrated(self) -> bool:
         """Whether anything measured moves any prediction."""
         return bool(self.calibration.types or self.compositions)

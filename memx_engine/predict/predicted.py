@@ -24,6 +24,7 @@ from memx_engine.plan import FULL, Estimate, GpuEstimate, Plan, Provenance, Reco
 from memx_engine.predict.booster import OUTPUTS
 from memx_engine.predict.compared import StageDescriber
 from memx_engine.predict.signatures import Signatures
+from memx_engine.predict.stage_features import DIMENSIONS
 from memx_engine.predict.stage_model import StageModel, fit_stages, stage_factors
 
 Array = NDArray[np.float64]
@@ -167,6 +168,12 @@ class Predicted:
         """Feature → share of the trees' gain, largest first; empty while there are only factors."""
         booster = self.stages.model.booster
         return booster.gains() if booster else {}
+
+    @property
+    def dimension_gains(self) -> Mapping[str, float]:
+        """Dimension of a plan → share of the trees' gain on its features; the search varies what matters first."""
+        gains = self.importances
+        return {name: sum(gains.get(f, 0.0) for f in features) for name, features in DIMENSIONS.items()}
 
     def must_untie(self, skeleton: Skeleton) -> bool:
         return self._base.must_untie(skeleton)

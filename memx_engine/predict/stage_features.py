@@ -16,6 +16,13 @@ from memx_engine.plan import NONE
 
 _SMALLEST = 1e-9
 
+DIMENSIONS = {
+    "tp": ("tp", "ffn_per_rank", "comm_share"),
+    "micro_batch": ("micro_batch", "odd_micro_batch", "tokens"),
+    "types": ("type_power", "type_memory", "type_bandwidth", "type_name"),
+}
+"""What a plan decides → the features that follow it alone."""
+
 
 def _log(value: float) -> float:
     return math.log(max(value, _SMALLEST))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from memx_engine.cost.sketch import Sketch
@@ -12,14 +12,13 @@ from memx_engine.search.bounds import Bounds, compute_bounds
 from memx_engine.search.control import Control
 from memx_engine.search.counting import count_plans, count_shape
 from memx_engine.search.limits import OperatorLimits
+from memx_engine.search.priority import varied_first
 from memx_engine.search.sketch_bounds import sketched_bounds
 
 _KEPT_TABLE_BYTES = 128 << 20
 _AT_ONCE = 64
 _FIRST = 32
 _BOUNDING_SHARE = 0.5
-# Knuth's multiplicative hash: neighbours in the enumeration land far apart, the same way every time.
-_SCATTER = 2654435761
 
 
 class Tables:
@@ -76,16 +75,19 @@ class Bounder:
         # Limits and one strategy for all stages tie a row to its skeleton: nothing to share then.
         shares = not limits and not one_recompute
         self._sketch: Callable[[Skeleton], Sketch] | None = getattr(estimator, "sketch", None) if shares else None
+        self._estimator = estimator
         self._shapes: dict[tuple[int, int, int], tuple[tuple[Recompute, ...], int]] = {}
 
     def bound(self, skeletons: Sequence[Skeleton], *, scattered: bool) -> BoundedSpace:
-        """Look at all; under a time limit at most for half of it, and (``scattered``) all over the space first.
+        """Look at all; under a time limit at most for half of it, and (``scattered``) all over the space first,
+        what the predictor finds important varied before the rest.
 
         A few from all over the space always come first, so that some plan that fits is soon known.
         """
         order = list(range(len(skeletons)))
         if scattered:
-            order.sort(key=lambda i: i * _SCATTER % 2**32)
+            gains: Mapping[str, float] = getattr(self._estimator, "dimension_gains", {})
+            order = varied_first(skeletons, gains)
         elif len(order) > 4 * _AT_ONCE:
             first = order[:: -(len(order) // _FIRST)]
             order = first + sorted(set(order).difference(first))

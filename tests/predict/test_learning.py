@@ -44,6 +44,8 @@ def test_learning_says_how_good_it_is_and_keeps_what_it_learned(store: MemorySto
     assert only.time_width_pct is not None and only.time_width_pct > only.time_error_pct
     assert sum(first.importances.values()) == pytest.approx(1.0) and first.grew > 1.0
     assert {t.parameter for t in first.trends} >= {"layers", "micro_batch", "seq_len"}
+    gains = first.estimator.dimension_gains
+    assert set(gains) == {"tp", "micro_batch", "types"} and 0.0 < sum(gains.values()) <= 1.0
     assert first.tuned is None and not first.reused
     again = learn(CLUSTER, MODEL, JOB, store, keep=tmp_path)
     assert again.reused and again.estimator.fingerprint == first.estimator.fingerprint
