@@ -111,9 +111,8 @@ def test_more_layers_never_need_less(learned: Predicted, index: int) -> None:
         assert not (steps < -1e-6 * np.nanmax(np.abs(np.where(np.isfinite(values), values, np.nan)))).any()
 
 
-def test_a_larger_micro_batch_never_needs_less(measured: list[Measurement]) -> None:
-    model = fit_stages(CLUSTER, MODEL, JOB, measured)
-    assert model is not None
+def test_a_larger_micro_batch_never_needs_less(measured: list[Measurement], learned: Predicted) -> None:
+    model = learned.stages
     describer = StageDescriber(CLUSTER, JOB)
     base = next(m.point for m in measured if m.point.layers == 5)
     for recompute in (NONE, FULL, Recompute("block", 2)):
@@ -166,7 +165,7 @@ def test_provenance_and_probabilities(learned: Predicted) -> None:
 
 
 def test_one_type_unmeasured_leaves_it_to_first_principles(measured: list[Measurement]) -> None:
-    some = [m for m in measured if m.point.gpu_type != "vendor-c"]
+    some = [m for m in measured if m.point.gpu_type != "vendor-c"][::4]
     made = Predicted.fit(CLUSTER, MODEL, JOB, some)
     assert isinstance(made, Predicted)
     assert made.provenance is Provenance.UNCALIBRATED
@@ -196,8 +195,9 @@ def test_real_measurements_are_never_moved_by_simulated_ones(measured: list[Meas
         replace(m, truth=Truth.GPU, truth_name="g", forward_s=2 * m.forward_s, backward_s=2 * m.backward_s)
         for m in measured
         if m.point.gpu_type == "vendor-b" and m.forward_s is not None and m.backward_s is not None
-    ]
-    alone, both = fit_stages(CLUSTER, MODEL, JOB, real), fit_stages(CLUSTER, MODEL, JOB, [*measured, *real])
+    ][:60]
+    simulated = [m for m in measured if m.point.gpu_type == "vendor-b"]
+    alone, both = fit_stages(CLUSTER, MODEL, JOB, real), fit_stages(CLUSTER, MODEL, JOB, [*simulated, *real])
     assert alone is not None and both is not None
     assert both.provenance["vendor-b"] is Provenance.MEASURED
     assert both.times["vendor-b"] == alone.times["vendor-b"]
@@ -205,9 +205,11 @@ def test_real_measurements_are_never_moved_by_simulated_ones(measured: list[Meas
 
 
 def test_another_predictor_has_another_fingerprint(measured: list[Measurement], learned: Predicted) -> None:
-    again = Predicted.fit(CLUSTER, MODEL, JOB, measured)
-    fewer = Predicted.fit(CLUSTER, MODEL, JOB, measured[:-40])
-    assert again.fingerprint == learned.fingerprint != fewer.fingerprint
+    some = measured[:80]
+    first, again = (Predicted.fit(CLUSTER, MODEL, JOB, some) for _ in range(2))
+    fewer = Predicted.fit(CLUSTER, MODEL, JOB, some[:-40])
+    assert again.fingerprint == first.fingerprint
+    assert len({first.fingerprint, fewer.fingerprint, learned.fingerprint}) == 3
     assert learned.fingerprint != FirstPrinciples(CLUSTER, MODEL, JOB).fingerprint
 
 
