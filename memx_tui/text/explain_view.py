@@ -41,8 +41,10 @@ def gap_words(gap: Gap) -> str:
         words = f"Φ by the additive time {numbers.phi(gap.phi)}, of the best plan of its search {best}; "
     if gap.bound_gap is None:
         return f"{words}no lower bound is proven [gap]"
+    if gap.bound_gap < -1e-9:
+        return f"{words}below the lower bound, which is that of the 1F1B plans searched [gap]"
     if gap.bound_gap <= 1e-9:
-        return f"{words}proven: no plan of the space has a lower Φ [gap]"
+        return f"{words}proven: no 1F1B plan of the space has a lower Φ [gap]"
     return f"{words}at most {gap.bound_gap:.1%} of Φ can be gained, by the additive time [gap]"
 
 

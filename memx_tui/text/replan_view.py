@@ -14,9 +14,11 @@ def replan_text(replan: Replan, cluster: Cluster, style: Style) -> list[str]:
     for sentence in _words(replan):
         lines += style.wrap(sentence, " ")
     nodes = moves_by_node(replan.migration, cluster)
-    figures = list(nodes.values())
+    # The nodes that wait longest first, ties in the cluster's order; a terminal is no place for a thousand of them.
+    names = sorted(nodes, key=lambda name: -nodes[name][2] - nodes[name][3])[:_MOST_NODES]
+    figures = [nodes[name] for name in names]
     columns = [
-        Column("node", list(nodes), shrink=12),
+        Column("node", names, shrink=12),
         Column("GPUs", [str(f[0]) for f in figures], right=True),
         Column("new layers", [str(f[1]) for f in figures], right=True),
         Column("weights GiB", [numbers.size(f[2]) for f in figures], right=True),
@@ -25,7 +27,12 @@ def replan_text(replan: Replan, cluster: Cluster, style: Style) -> list[str]:
     ]
     lines += table(columns, style)
     note = "new layers: most that one GPU of the node receives; weights and optimizer: what the node receives in all"
+    if len(nodes) > len(names):
+        note = f"{len(nodes) - len(names)} more nodes receive no more than these; --json has them all. {note}"
     return [*lines, *style.wrap(note, " ")]
+
+
+_MOST_NODES = 16
 
 
 def _words(replan: Replan) -> list[str]:

@@ -191,7 +191,7 @@ def test_explain_says_how_far_a_plan_is_from_the_best(tmp_path: Path, capsys: py
     again = explained(capsys, str(file), "--gap")["gap"]
     assert again["excess"] == pytest.approx(0.0) and again["ahead"] == 0
     assert cli.run(["explain", str(file)]) == 0
-    assert "no plan of the space has a lower Φ [gap]" in capsys.readouterr().out.replace("\n   ", " ")
+    assert "no 1F1B plan of the space has a lower Φ [gap]" in capsys.readouterr().out.replace("\n   ", " ")
     assert cli.run(["explain", str(file), "--time-limit", "5"]) == 2
     capsys.readouterr()
     broken = explained(capsys, str(file), "--pin-recompute", "none", "--gap")

@@ -136,3 +136,20 @@ def test_free_values_that_cannot_be(
     assert cli.run(["plan", *inputs, *flags]) == 2
     captured = capsys.readouterr()
     assert words in captured.err and "Traceback" not in captured.err
+
+
+def test_a_long_list_of_nodes_is_cut_where_it_receives_least() -> None:
+    from memx_engine.inputs.cluster import Cluster, Link
+    from memx_engine.search.migration import Migration, RankMove
+    from memx_engine.search.replan import Replan
+    from memx_tui.text.replan_view import replan_text
+    from memx_tui.text.style import Style
+    from tests.builders import make_node, make_result
+
+    nodes = tuple(make_node(f"n{i:02}", count=1) for i in range(20))
+    moves = Migration(tuple(RankMove(i, 0, 1, float(i) * 2**30, 0.0, 0.0) for i in range(20)), 1, 0.0, 0.0)
+    best = make_result(1).plans[0]
+    again = Replan(best, moves, best, moves, False, 0.02, 1, ("gone",), ())
+    text = "\n".join(replan_text(again, Cluster("c", nodes, Link(1e10, 1e-6)), Style()))
+    assert "n19" in text and "n04" in text and "n03" not in text
+    assert "4 more nodes receive no more than these" in text
