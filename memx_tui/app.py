@@ -345,7 +345,7 @@ class MemxApp(SearchingApp):
         if self.session.profile.running:
             lost.append("Profiling will be stopped. Every finished point is stored already; r goes on next time.")
         if self.session.unsaved:
-            lost.append(f"{self.session.unsaved} has changes that are not saved.")
+            lost.append(f"{self.session.unsaved} has changes in no file; they come back at the next start.")
         if not lost:
             self.leave()
             return

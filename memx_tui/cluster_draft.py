@@ -105,6 +105,16 @@ class ClusterDraft:
             self.doc = None
 
 
+def reopen(text: str, source: str) -> ClusterDraft:
+    """A draft whose changes were never saved, on what is at ``source`` by now; undo leads back to that."""
+    try:
+        draft = open_source(source) if source else ClusterDraft()
+    except InputError:
+        draft = ClusterDraft()
+    draft.change(text)
+    return draft
+
+
 def open_source(source: str) -> ClusterDraft:
     """The draft of a sample or a file, valid or not, so that it can be corrected.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from memx_engine import MemxError
-from memx_tui.session import AXES, SORT_KEYS, Change, Session, ViewOptions
+from memx_tui.session import AXES, NEW_CLUSTER, SORT_KEYS, Change, Session, ViewOptions
 from memx_tui.session_file import SessionState, save_session
 
 if TYPE_CHECKING:
@@ -48,8 +48,10 @@ def restore(session: Session, state: SessionState) -> list[MemxError]:
             return None
 
     session.recent = state.recent
+    flagged = session.cluster is not None
     if session.cluster is None and (cluster := attempt(load_cluster, state.cluster)) is not None:
         session.cluster, session.cluster_source = cluster, state.cluster
+    _restore_draft(session, state, flagged)
     if session.model is None and (model := attempt(load_model, state.model)) is not None:
         session.model, session.model_source = model, state.model
     if session.job_file is None and not session.job_overrides:
@@ -73,6 +75,24 @@ def restore(session: Session, state: SessionState) -> list[MemxError]:
     return problems
 
 
+def _restore_draft(session: Session, state: SessionState, flagged: bool) -> None:
+    """The cluster with changes that no file has. A cluster that the command line names is shown instead of it."""
+    from memx_engine import parse_cluster
+
+    if flagged:
+        session.draft_aside = (state.draft, state.draft_source)
+    if not state.draft or flagged:
+        return
+    session.draft, session.draft_source = state.draft, state.draft_source
+    session.unsaved = Path(state.draft_source).name or NEW_CLUSTER
+    try:
+        session.cluster = parse_cluster(state.draft, session.unsaved)
+        session.cluster_source = state.draft_source
+    except MemxError:
+        # The Cluster screen shows what is wrong with it; until then the last valid one is worked on.
+        return
+
+
 def _restore_profile(session: Session, state: SessionState, problems: list[MemxError]) -> None:
     """How to profile; what belongs to one cluster comes back with that cluster only, and a flag wins."""
     from memx_tui.profile_form import settings_of
@@ -93,6 +113,7 @@ def capture(session: Session, theme: str | None) -> SessionState:
     from memx_tui.profile_form import settings_words
 
     view = session.view
+    draft, draft_source = (session.draft, session.draft_source) if session.draft else session.draft_aside
     return SessionState(
         cluster=session.cluster_source,
         model=session.model_source,
@@ -108,6 +129,8 @@ def capture(session: Session, theme: str | None) -> SessionState:
         frontier_only=view.frontier_only,
         axes=view.axes,
         marks=dict(session.marked_keys()),
+        draft=draft,
+        draft_source=draft_source,
         theme=theme,
         profile=settings_words(session.profile.settings),
     )

@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     )
     from memx_tui.columns import PlanColumns
 
-Change = Literal["cluster", "model", "job", "result", "search", "marks", "view", "theme", "mode", "profile", "settings"]
+Change = Literal[
+    "cluster", "model", "job", "result", "search", "marks", "view", "theme", "mode", "profile", "settings", "draft"
+]
 
 MARK_LETTERS = "ABCD"
+NEW_CLUSTER = "the new cluster"
 SORT_KEYS = ("rank", "phi", "time", "tokens", "worst", "spread", "peak", "tp", "pp", "dp", "mb", "recompute")
 AXES = ("time-peak", "time-spread")
 
@@ -61,6 +64,8 @@ class Session:
         cluster_source, model_source: What the operator named: a file, a sample, a preset.
         recent: Clusters opened lately, newest first.
         unsaved: Name of a cluster file with changes that are not saved; "" when there is none.
+        draft, draft_source: The text of that file as it stands, and where it came from ("": nowhere yet); the session
+            file keeps both. draft_aside: The same of the last session's, while the command line names another cluster.
         job_file, job_overrides: As for the command line; the overrides win.
         result_inputs: Fingerprints of the inputs that ``result`` was computed from.
         progress: Last report of a running search; None when none runs.
@@ -74,6 +79,9 @@ class Session:
     cluster_source: str = ""
     recent: tuple[str, ...] = ()
     unsaved: str = ""
+    draft: str = ""
+    draft_source: str = ""
+    draft_aside: tuple[str, str] = ("", "")
     model: TransformerSpec | None = None
     model_source: str = ""
     job_file: str | None = None

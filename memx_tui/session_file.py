@@ -11,7 +11,8 @@ from memx_engine import InputError, MemxError
 from memx_tui.files import write_text
 
 VERSION = 1
-MAX_BYTES = 256 * 1024
+MAX_BYTES = 8 << 20
+"""More than a draft at its limit of 1 MiB becomes when it is quoted."""
 MAX_RECENT = 10
 
 JobValue = int | str | tuple[int, ...]
@@ -30,6 +31,7 @@ class SessionState:
         screen: ``cluster``, ``plans`` or ``compare``.
         sort, descending, filter, fits_only, frontier_only, axes: How the plans were looked at.
         marks: Letter to the key that names a plan.
+        draft, draft_source: Text of a cluster file with changes that are not saved, and its file or sample.
         theme: The last theme chosen; None follows the terminal.
         profile: How to profile, by the fields of the form as the operator would type them; defaults are absent.
     """
@@ -48,6 +50,8 @@ class SessionState:
     frontier_only: bool = False
     axes: str = "time-peak"
     marks: Mapping[str, str] = field(default_factory=dict)
+    draft: str = ""
+    draft_source: str = ""
     theme: str | None = None
     profile: Mapping[str, str] = field(default_factory=dict)
 
@@ -140,7 +144,9 @@ def _is_job(value: object) -> bool:
 
 
 _CHECKS: dict[str, Callable[[object], bool]] = {
-    **dict.fromkeys(("cluster", "model", "weights", "screen", "sort", "filter", "axes"), _is_text),
+    **dict.fromkeys(
+        ("cluster", "model", "weights", "screen", "sort", "filter", "axes", "draft", "draft_source"), _is_text
+    ),
     **dict.fromkeys(("descending", "fits_only", "frontier_only"), _is_flag),
     **dict.fromkeys(("theme", "job_file"), _is_text_or_none),
     "recent": _is_texts,

@@ -14,14 +14,14 @@ from textual.widgets import TextArea, Tree
 
 from memx_engine import MemxError, cluster_text
 from memx_tui.choosers import cluster_dialog
-from memx_tui.cluster_draft import ClusterDraft, open_source
+from memx_tui.cluster_draft import ClusterDraft, open_source, reopen
 from memx_tui.cluster_edit import NEW_TEXT
 from memx_tui.cluster_view import Target, form_fields, summary
 from memx_tui.screens.cluster_editing import ClusterEditing
 from memx_tui.screens.export import ExportDialog, Format
 from memx_tui.screens.prompt import ConfirmDialog
 from memx_tui.screens.training import TrainingPane
-from memx_tui.session import Change
+from memx_tui.session import NEW_CLUSTER, Change
 from memx_tui.widgets.cluster_tree import ClusterTree
 from memx_tui.widgets.fields import FieldList
 from memx_tui.widgets.pane import Pane
@@ -92,7 +92,9 @@ class ClusterScreen(ClusterEditing):
     def on_mount(self) -> None:
         super().on_mount()
         session = self.session
-        if session.cluster_source:
+        if session.draft:
+            self.draft = reopen(session.draft, session.draft_source)
+        elif session.cluster_source:
             try:
                 self.draft = open_source(session.cluster_source)
             except MemxError as error:
@@ -121,11 +123,20 @@ class ClusterScreen(ClusterEditing):
         name = Path(draft.source).name if draft.file else draft.source
         self._title("tree-pane", f"cluster {name or ('new' if not draft.empty else '')}".rstrip() + star)
         self._title("yaml-pane", f"text of {name or 'new cluster'}{star}")
-        self.session.unsaved = (name or "the new cluster") if draft.dirty else ""
+        self._keep(name)
         self.set_class(draft.empty, "-empty")
         self._publish()
         self._show_node()
         self._show_job()
+
+    def _keep(self, name: str) -> None:
+        """Hand changes that are not saved to the session, so that they survive it."""
+        session, draft = self.session, self.draft
+        session.unsaved = (name or NEW_CLUSTER) if draft.dirty else ""
+        kept = (draft.text, draft.source) if draft.dirty else ("", "")
+        if kept != (session.draft, session.draft_source):
+            session.draft, session.draft_source = kept
+            self.memx.publish("draft")
 
     def _publish(self) -> None:
         """Hand a valid cluster to the session when it differs from the one there."""

@@ -141,3 +141,50 @@ async def test_a_session_that_cannot_be_written_is_said_once(tmp_path: Path) -> 
             app.publish("view")
             await pilot.pause(WRITE_AFTER_S + 0.3)
         assert len([n for n in app._notifications if "not saved" in n.message]) == 1
+
+
+async def test_a_cluster_that_was_never_saved_comes_back_unsaved_after_a_kill(tmp_path: Path) -> None:
+    app = make_app(tmp_path, Session(mode="cluster"), remember=True)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("n", "plus")
+        await pilot.pause(WRITE_AFTER_S + 0.5)
+        # No leave(): a killed process writes nothing more.
+        built = app.session.cluster
+        assert built is not None and len(built.gpus) == 9
+        written = json.loads(app.paths.session_file.read_text())
+        assert "count: 9" in written["draft"] and written["draft_source"] == ""
+    app, problems = again(tmp_path)
+    assert problems == [] and app.session.cluster == built
+    assert app.session.unsaved and app.workspace_folder().name == "my-cluster"
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert "cluster new *" in screen_text(app)
+        await pilot.press("q")
+        await pilot.pause()
+        assert "come back at the next start" in " ".join(screen_text(app).replace("│", " ").split())
+
+
+async def test_unsaved_changes_of_a_file_come_back_on_that_file(tmp_path: Path) -> None:
+    file = tmp_path / "lab.yaml"
+    text = "schema: memx/cluster/v1\nname: lab\nnodes:\n  - {name: n0, gpus: [{type: a100-sxm-80g, count: 4}]}\n"
+    file.write_text(text)
+    changed = text.replace("count: 4", "count: 8")
+    state = SessionState(cluster=str(file), draft=changed, draft_source=str(file), screen="cluster")
+    save_session(make_paths(tmp_path).session_file, state)
+    app, problems = again(tmp_path)
+    assert problems == [] and app.session.cluster is not None and len(app.session.cluster.gpus) == 8
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert "lab.yaml *" in screen_text(app)
+        await pilot.press("u")
+        await pilot.pause()
+        assert app.session.draft == "" and app.session.unsaved == "" and len(app.session.cluster.gpus) == 4
+    assert file.read_text() == text
+
+
+def test_a_flag_wins_over_an_unsaved_cluster_which_is_kept() -> None:
+    state = SessionState(draft="name: lost", draft_source="")
+    session = Session(cluster=load_cluster("a800x8"), cluster_source="a800x8")
+    assert restore(session, state) == []
+    assert session.draft == "" and session.cluster == load_cluster("a800x8")
+    assert capture(session, None).draft == "name: lost"
