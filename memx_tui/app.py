@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
+import signal
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
@@ -107,6 +110,7 @@ class MemxApp(SearchingApp):
         self._ascii_filter = AsciiFilter()
         self._interrupted_at = 0.0
         self.failure: Exception | None = None
+        self.ended_by_signal = False
         for mode in MODE_TABLE:
             self.add_mode(mode.name, mode.build)
         self.themes, theme_problems = load_themes(self.paths.themes)
@@ -130,6 +134,7 @@ class MemxApp(SearchingApp):
 
     def on_mount(self) -> None:
         self.animation_level = "none"
+        self._end_on_signals()
         for problem in self._problems:
             self.say(str(problem), warning=True)
         self.open_mode(self.session.mode or ("plans" if self.session.cluster else "cluster"))
@@ -353,6 +358,18 @@ class MemxApp(SearchingApp):
 
         dialog = ConfirmDialog("Quit?", " ".join(lost), yes="Quit")
         self.push_screen(dialog, lambda yes: self.leave() if yes else None)
+
+    def _end_on_signals(self) -> None:
+        """A scheduler's SIGTERM and a closed terminal end the dashboard as quitting does, the terminal put right."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # What is ignored (nohup) stays ignored; only the main thread may be told of signals.
+            if signal.getsignal(number) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+                loop.add_signal_handler(number, self._end_by_signal)
+
+    def _end_by_signal(self) -> None:
+        self.ended_by_signal = True
+        self.leave()
 
     def leave(self) -> None:
         """Stop every job and exit."""

@@ -16,7 +16,7 @@ import click
 
 from memx_engine import MemxError, __version__
 from memx_tui.commands.options import compute_options, input_options, job_options
-from memx_tui.output import ReaderGoneError, say, silence_stdout
+from memx_tui.output import ReaderGoneError, let_go_of_dead_streams, say, silence_stdout
 
 PROG = "memx-tui"
 EXIT_INTERNAL = 1
@@ -113,7 +113,9 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 
 def main() -> NoReturn:
     """Run ``memx-tui`` with the process's arguments and exit."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    let_go_of_dead_streams()
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -54,6 +54,20 @@ def say(text: str) -> None:
         return
 
 
+def let_go_of_dead_streams() -> None:
+    """Where a terminal or a reader is gone, keep the interpreter's last flush from turning the exit code into 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):
+            try:
+                devnull = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(devnull, stream.fileno())
+                os.close(devnull)
+            except (OSError, ValueError, AttributeError):
+                continue
+
+
 def silence_stdout() -> None:
     """Point standard output at nothing, so that the interpreter's last flush stays quiet."""
     try:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memx_engine import InputError, MemxError
+from memx_engine import CancelledError, InputError, MemxError
 from memx_tui.output import emit
 from memx_tui.terminal import dashboard_problem, is_terminal, locale_is_utf8
 
@@ -35,6 +35,8 @@ def run_dashboard(options: dict[str, Any]) -> None:
     app.run(mouse=mouse)
     if app.failure is not None:
         raise app.failure
+    if app.ended_by_signal:
+        raise CancelledError("ended from outside; every finished point and the session are kept")
     if app.return_code:
         raise RuntimeError(f"the dashboard stopped with code {app.return_code}")
 

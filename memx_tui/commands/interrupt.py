@@ -1,4 +1,4 @@
-"""Ctrl-C as a request to stop."""
+"""Ctrl-C, and what a scheduler or a closed terminal sends, as a request to stop."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[threading.Event]:
-    """Turn the first Ctrl-C into a request to stop; the second interrupts at once."""
+    """Turn the first Ctrl-C, SIGTERM or SIGHUP into a request to stop; a second one ends the process at once.
+
+    What is ignored stays ignored: under ``nohup`` a closed terminal stops nothing.
+    """
     stop = threading.Event()
-    previous = signal.getsignal(signal.SIGINT)
+    previous = {number: signal.getsignal(number) for number in ASKING}
+    caught = [number for number, handler in previous.items() if handler is not signal.SIG_IGN]
 
     def request(signum: int, frame: object) -> None:
         stop.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        for number in caught:
+            signal.signal(number, signal.default_int_handler)
 
-    if previous is signal.SIG_IGN or threading.current_thread() is not threading.main_thread():
+    if not caught or threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    signal.signal(signal.SIGINT, request)
+    for number in caught:
+        signal.signal(number, request)
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number in caught:
+            signal.signal(number, previous[number])
