@@ -20,8 +20,8 @@ Array = NDArray[np.float64]
 class StageTable:
     """Dense tables over (stage i, layers n, recompute option r); P stages, n = 0..L, R options.
 
-    A combination that does not exist (zero layers, ``block:K`` with K > n, layers not a multiple of the virtual
-    stages, a recompute the framework forbids) has infinite time and memory.
+    A combination that does not exist (zero layers, more than the other stages leave, ``block:K`` or ``uniform:N``
+    beyond n, layers not a multiple of the virtual stages, a recompute the framework forbids) is infinite.
 
     Attributes:
         forward_s, backward_s: (P, L+1, R) one micro-batch, all virtual chunks together; backward includes recompute.

@@ -93,13 +93,17 @@ def test_illegal_entries_are_infinite_everywhere() -> None:
     estimator = FirstPrinciples(CLUSTER, SMALL, Job(64, 2048))
     table = estimator.stage_table(skeleton(CLUSTER, 2, 4, 2, **SIZES))
     block5 = table.options.index(Recompute("block", 5))
+    most = SMALL.layers - 3  # the other three stages hold a layer each
     for array in (table.forward_s, table.backward_s, table.memory_bytes):
         assert np.isinf(array[:, 0]).all()
         assert np.isinf(array[:, :5, block5]).all()
-        assert np.isfinite(array[:, 5:, block5]).all()
+        assert np.isfinite(array[:, 5 : most + 1, block5]).all()
+        assert np.isinf(array[:, most + 1 :]).all()
     interleaved = estimator.stage_table(skeleton(CLUSTER, 2, 4, 2, **SIZES, v=2))
     assert np.isinf(interleaved.memory_bytes[:, 1::2]).all()
-    assert np.isfinite(interleaved.memory_bytes[:, 2::2, 0]).all()
+    most = SMALL.layers - 3 * 2  # or a chunk's layer for each of their two chunks
+    assert np.isfinite(interleaved.memory_bytes[:, 2 : most + 1 : 2, 0]).all()
+    assert np.isinf(interleaved.memory_bytes[:, most + 1 :]).all()
 
 
 def test_recompute_trades_time_for_memory_in_steps() -> None:
