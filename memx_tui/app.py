@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from textual.dom import DOMNode
     from textual.filter import LineFilter
 
-    from memx_engine import Cluster, RankedPlan, TransformerSpec
+    from memx_engine import Cluster, RankedPlan, SearchResult, TransformerSpec
 
 log = logging.getLogger(__name__)
 
@@ -256,6 +257,15 @@ class MemxApp(SearchingApp):
         tmux = "; tmux needs set-clipboard on" if os.environ.get("TMUX") else ""
         self.say(f"{what} sent to terminal clipboard (OSC 52){tmux}")
 
+    def write(self, text: str, name: str) -> None:
+        """Write text to a new file in the working directory and say where it is: for terminals without a clipboard."""
+        from memx_tui.files import write_new
+
+        try:
+            self.say(f"saved {write_new(Path.cwd() / name, text)}")
+        except (MemxError, OSError) as error:
+            self.show_error(error, doing="writing a file")
+
     def report_failure(self, error: BaseException, doing: str) -> None:
         """Log what the engine raised and show it."""
         log.error("failed while %s", doing, exc_info=error)
@@ -297,14 +307,29 @@ class MemxApp(SearchingApp):
         if ranked is None or self.session.result is None:
             self.say("there is no plan to copy")
             return
+        text = self._plan_text(self.session.result, ranked)
+        if text is not None:
+            self.copy(text, f"plan #{ranked.rank} as YAML")
+
+    def write_plan(self, ranked: RankedPlan | None) -> None:
+        """Write a plan's YAML to a new file in the working directory."""
+        if ranked is None or self.session.result is None:
+            self.say("there is no plan to write")
+            return
+        from memx_tui.screens.export import plan_file_name
+
+        text = self._plan_text(self.session.result, ranked)
+        if text is not None:
+            self.write(text, plan_file_name(self.session.result, ranked))
+
+    def _plan_text(self, result: SearchResult, ranked: RankedPlan) -> str | None:
         from memx_engine import plan_file, plan_text
 
         try:
-            text = plan_text(plan_file(self.session.result, ranked))
+            return plan_text(plan_file(result, ranked))
         except Exception as error:  # the edge between engine and screen: the dialog says it, the log has it
             self.report_failure(error, "writing the plan as YAML")
-            return
-        self.copy(text, f"plan #{ranked.rank} as YAML")
+            return None
 
     def action_palette(self) -> None:
         from memx_tui.palette import Palette

@@ -55,6 +55,15 @@ def write_text(file: Path, text: str, *, overwrite: bool = False) -> Path:
     return target
 
 
+def write_new(file: Path, text: str) -> Path:
+    """As :func:`write_text`, under the next free name where there is a file already: ``plan.yaml``, ``plan-2.yaml``."""
+    for number in range(1, 1000):
+        target = file if number == 1 else file.with_name(f"{file.stem}-{number}{file.suffix}")
+        if not target.exists():
+            return write_text(target, text)
+    raise OutputError("a thousand files of this name are there", where=str(file), hint="e saves under another name")
+
+
 def _link_new(temporary: Path, target: Path) -> None:
     try:
         os.link(temporary, target)

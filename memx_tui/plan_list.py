@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from memx_tui.columns import PlanColumns
 from memx_tui.filter import Filter
 from memx_tui.session import Session
+from memx_tui.text import numbers
+
+if TYPE_CHECKING:
+    from memx_engine import Estimate
 
 LARGE_FIRST = frozenset({"tokens"})
 """Columns whose first sort puts the largest on top."""
@@ -54,3 +59,19 @@ def empty_words(session: Session, chosen: Filter) -> list[str]:
 
 def _lines(text: str, width: int = 74) -> list[str]:
     return wrap(text, width) if text else []
+
+
+def fit_word(estimate: Estimate) -> str:
+    """``fits``, ``tight`` or ``OOM``; by the probability of running out of memory where that is known."""
+    from memx_engine import Verdict
+
+    words = {Verdict.FITS: "fits", Verdict.TIGHT: "tight"}
+    return words.get(estimate.verdict, "OOM")
+
+
+def chosen_words(row: int, estimate: Estimate) -> list[str]:
+    """``#1 fits, OOM risk <1%, simulated ±7.6 %`` and shorter versions, for the plan in table row ``row``."""
+    head = f"#{row + 1} {fit_word(estimate)}"
+    risk = "" if estimate.oom_risk is None else f", OOM risk {numbers.risk(estimate.oom_risk)}"
+    tails = (f"{risk}, {estimate.basis}", f"{risk}, {estimate.certainty}", f", {estimate.certainty}", risk, "")
+    return [head + tail for tail in dict.fromkeys(tails)]

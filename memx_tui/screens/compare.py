@@ -21,12 +21,20 @@ class CompareScreen(ModeScreen):
     MODE = "compare"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("b", "base", "Base", id="compare.base", tooltip="Make the current column the base of all differences"),
-        Binding("l,right", "column(1)", "Next", id="compare.next", tooltip="Next column"),
-        Binding("h,left", "column(-1)", "Previous", id="compare.previous", show=False, tooltip="Previous column"),
+        Binding("l,right,right_square_bracket", "column(1)", "Next", id="compare.next", tooltip="Next column"),
+        Binding(
+            "h,left,left_square_bracket",
+            "column(-1)",
+            "Previous",
+            id="compare.previous",
+            show=False,
+            tooltip="Previous column",
+        ),
         Binding("d", "differences", "Differences", id="compare.differences", tooltip="Only rows that differ, or all"),
         Binding("u", "unmark", "Unmark", id="compare.unmark", tooltip="Take the current plan out of the comparison"),
         Binding("e", "export", "Export", id="compare.export", tooltip="Save the current plan as YAML"),
         Binding("y", "copy", "Copy", id="compare.copy", tooltip="Copy the table as text to the terminal's clipboard"),
+        Binding("Y", "write", "Write", id="compare.write", show=False, tooltip="Write the table to a new file here"),
         Binding("escape", "plans", "Plans", id="compare.plans", tooltip="Back to the Plans screen"),
     ]
 
@@ -133,6 +141,10 @@ class CompareScreen(ModeScreen):
     def action_copy(self) -> None:
         if self.table.titles:
             self.memx.copy(self.table.text(), "the comparison")
+
+    def action_write(self) -> None:
+        if self.table.titles:
+            self.memx.write(self.table.text() + "\n", "memx-comparison.txt")
 
     def action_plans(self) -> None:
         self.memx.open_mode("plans")

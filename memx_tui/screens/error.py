@@ -18,6 +18,7 @@ class ErrorDialog(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,enter,q", "dismiss", "Close", id="error.close", tooltip="Close this message"),
         Binding("y", "copy", "Copy", id="error.copy", tooltip="Copy the message to the terminal's clipboard"),
+        Binding("Y", "write", "Write", id="error.write", tooltip="Write the message to a new file here"),
     ]
 
     def __init__(self, title: str, reason: str, *, where: str = "", hint: str = "", log_path: str = "") -> None:
@@ -48,10 +49,16 @@ class ErrorDialog(ModalScreen[None]):
                     yield Static(Text(f"What to do: {self.hint}"), classes="error-line", markup=False)
                 if self.log_path:
                     yield Static(Text(f"Log: {self.log_path}"), classes="error-line muted", markup=False)
-            yield Static(Text("esc Close   y Copy"), classes="dialog-keys", markup=False)
+            yield Static(Text("esc Close   y Copy   Y Write a file"), classes="dialog-keys", markup=False)
 
     def action_copy(self) -> None:
         from memx_tui.app import MemxApp
 
         assert isinstance(self.app, MemxApp)
         self.app.copy(self.report, "the message")
+
+    def action_write(self) -> None:
+        from memx_tui.app import MemxApp
+
+        assert isinstance(self.app, MemxApp)
+        self.app.write(self.report + "\n", "memx-message.txt")

@@ -192,7 +192,12 @@ def plan_export(result: SearchResult, ranked: RankedPlan) -> ExportDialog:
     """The dialog that saves one plan of a result."""
     from memx_engine import plan_file, plan_text
 
-    cluster, model = result.cluster.name, result.model.name
-    words = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{model}-on-{cluster}-plan{ranked.rank}").strip("-.")[:80]
     text = plan_text(plan_file(result, ranked))
-    return ExportDialog(f"Export plan {ranked.rank}", [Format("plan YAML", f"{words or 'plan'}.yaml", lambda: text)])
+    name = plan_file_name(result, ranked)
+    return ExportDialog(f"Export plan {ranked.rank}", [Format("plan YAML", name, lambda: text)])
+
+
+def plan_file_name(result: SearchResult, ranked: RankedPlan) -> str:
+    """``llama2-7b-on-paper-20gpu-plan1.yaml``."""
+    words = f"{result.model.name}-on-{result.cluster.name}-plan{ranked.rank}"
+    return f"{re.sub(r'[^A-Za-z0-9._-]+', '-', words).strip('-.')[:80] or 'plan'}.yaml"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.css.query import NoMatches
@@ -15,7 +16,7 @@ from textual.widgets import Input
 from memx_engine import RankedPlan
 from memx_tui.filter import TIGHT_FRACTION, Filter, parse_filter
 from memx_tui.palette import SORT_WORDS
-from memx_tui.plan_list import LARGE_FIRST, empty_words, sort_order
+from memx_tui.plan_list import LARGE_FIRST, chosen_words, empty_words, fit_word, sort_order
 from memx_tui.screens.base import ModeScreen
 from memx_tui.screens.pick import Item, PickDialog
 from memx_tui.session import AXES, SORT_KEYS, Change
@@ -54,9 +55,12 @@ class PlansScreen(ModeScreen):
             tooltip="What more memory, faster links or one more node would buy",
         ),
         Binding("m", "choose_model", "Model", id="plans.model", tooltip="Choose another model and search with it"),
-        Binding("f", "fits", "Fits", id="plans.fits", tooltip="Hide tight plans: over 90 % of some GPU"),
+        Binding("f", "fits", "Fits", id="plans.fits", tooltip="Hide plans that fill over 90 % of a GPU"),
         Binding("p", "frontier", "Frontier", id="plans.frontier", tooltip="Only plans on the Pareto frontier"),
         Binding("y", "copy", "Copy", id="plans.copy", tooltip="Copy this plan's YAML to the terminal's clipboard"),
+        Binding("Y", "write", "Write", id="plans.write", show=False, tooltip="Write this plan's YAML to a new file"),
+        Binding("left_square_bracket", "move_plan(-1)", "Up", id="plans.before", show=False, tooltip="The plan before"),
+        Binding("right_square_bracket", "move_plan(1)", "Down", id="plans.after", show=False, tooltip="The next plan"),
         Binding("x", "axes", "Axes", id="plans.axes", tooltip="Plot time against worst peak, or memory spread"),
         Binding("z", "zoom", "Zoom", id="plans.zoom", tooltip="Give the focused pane the whole screen, and back"),
         Binding(
@@ -106,6 +110,7 @@ class PlansScreen(ModeScreen):
     def compose_body(self) -> ComposeResult:
         glyphs, rule = self.memx.glyphs, self.memx.glyphs.horizontal
         self.table = PlanTable(glyphs, id="plan-table")
+        self.table.fit_word = self._fit_word
         self.plot = ParetoPlot(glyphs, id="pareto")
         self.bars = MemoryBars(glyphs, id="memory")
         self.why = WhyPane(glyphs, id="why")
@@ -207,6 +212,12 @@ class PlansScreen(ModeScreen):
             self.memx.report_failure(error, "estimating a plan")
             return None
 
+    def _fit_word(self, row: int) -> str:
+        try:
+            return fit_word(self.session.detail(row).estimate)
+        except Exception:  # the edge between engine and screen: the dialog comes when the plan is selected
+            return "-"
+
     def _update_titles(self) -> None:
         session, view = self.session, self.session.view
         row = self.table.selected
@@ -219,12 +230,18 @@ class PlansScreen(ModeScreen):
         words += ["f fits only"] if view.fits_only else []
         words += ["p frontier only"] if view.frontier_only else []
         try:
-            self.query_one("#table-pane", Pane).title_bar.show("  ".join(words))
+            self.query_one("#table-pane", Pane).title_bar.show("  ".join(words), self._chosen_words(row))
             self.query_one("#memory-pane", Pane).title_bar.show(f"Memory GiB, {plan}", self.bars.legend())
             self.query_one("#pareto-pane", Pane).title_bar.show(f"Pareto, {AXIS_WORDS[view.axes]}")
             self.query_one("#why-pane", Pane).title_bar.show(f"Why {plan}")
         except NoMatches:
             return
+
+    def _chosen_words(self, row: int | None) -> list[Text]:
+        """Whether the plan under the cursor fits and what that rests on, longest version first."""
+        if row is None or self._fit_word(row) == "-":
+            return []
+        return [Text(words) for words in chosen_words(row, self.session.detail(row).estimate)]
 
     # Layout
 
@@ -401,6 +418,12 @@ class PlansScreen(ModeScreen):
 
     def action_copy(self) -> None:
         self.memx.copy_plan(self.current())
+
+    def action_write(self) -> None:
+        self.memx.write_plan(self.current())
+
+    def action_move_plan(self, by: int) -> None:
+        self.table.move_to(self.table.cursor + by)
 
     def action_sensitivity(self) -> None:
         if self.session.result is None:

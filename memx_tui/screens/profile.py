@@ -44,8 +44,22 @@ class ProfileScreen(ModeScreen):
         Binding("p", "plan", "Plan", id="profile.plan", tooltip="Search for plans with what is measured by now"),
         Binding("l", "full_log", "Log", id="profile.log", tooltip="The whole log, or all panes again"),
         Binding("t", "trends", "Trends", id="profile.trends", tooltip="Trends, and what is learned from them"),
-        Binding("tab", "turn(1)", "Pane", id="profile.turn", show=False, tooltip="Plan, log or verdict below"),
-        Binding("shift+tab", "turn(-1)", "Back", id="profile.turn-back", show=False, tooltip="The pane before"),
+        Binding(
+            "tab,right_square_bracket",
+            "turn(1)",
+            "Pane",
+            id="profile.turn",
+            show=False,
+            tooltip="Plan, log or verdict below",
+        ),
+        Binding(
+            "shift+tab,left_square_bracket",
+            "turn(-1)",
+            "Back",
+            id="profile.turn-back",
+            show=False,
+            tooltip="The pane before",
+        ),
         Binding("escape", "back", "Back", id="profile.back", show=False, tooltip="Leave the full log or the trends"),
     ]
 

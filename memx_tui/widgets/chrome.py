@@ -42,7 +42,7 @@ def fit(text: str, width: int, ellipsis: str = "…") -> str:
 
 
 class TitleBar(Widget):
-    """Program, cluster and job at the left; counts and provenance at the right, which are never cut."""
+    """Program, cluster and job at the left; counts and provenance at the right, which go whole or not at all."""
 
     DEFAULT_CSS = """
     TitleBar { height: 1; background: $panel; color: $foreground; }
@@ -71,7 +71,7 @@ class TitleBar(Widget):
     def render(self) -> Text:
         width = self.size.width
         right = Text(no_wrap=True)
-        for word, warning in self._right:
+        for word, warning in self._right_words(width - 7):
             if word:
                 style = self.get_component_rich_style("title--warning" if warning else "title--right", partial=True)
                 right.append("  ").append(word, style)
@@ -82,6 +82,16 @@ class TitleBar(Widget):
         text.append(fit(left, max(0, room)))
         text.append(" " * max(0, width - text.cell_len - right.cell_len - 1))
         return text.append_text(right)
+
+    def _right_words(self, room: int) -> list[tuple[str, bool]]:
+        """The right words; where they do not fit, plain ones go, the last, which says what all rests on, never."""
+        words = [(word, warning) for word, warning in self._right if word]
+        while sum(2 + cell_len(word) for word, _ in words) > room:
+            plain = [index for index, (_, warning) in enumerate(words[:-1]) if not warning]
+            if not plain:
+                break
+            del words[plain[-1]]
+        return words
 
 
 class TabBar(Widget):

@@ -62,26 +62,29 @@ COLUMNS = (
     Column("tp", "tp", 2, 0, lambda c, r, g: str(c.tp[r])),
     Column("pp", "pp", 4, 0, _pp),
     Column("dp", "dp", 3, 0, lambda c, r, g: str(c.dp[r])),
-    Column("mb", "mb", 2, 4, lambda c, r, g: str(c.mb[r])),
-    Column("recompute", "recmp", 5, 5, lambda c, r, g: _SHORT[RECOMPUTE_CLASSES[c.recompute[r]]], right=False),
+    Column("mb", "mb", 2, 5, lambda c, r, g: str(c.mb[r])),
+    Column("recompute", "recmp", 5, 6, lambda c, r, g: _SHORT[RECOMPUTE_CLASSES[c.recompute[r]]], right=False),
     Column("time", "time s", 7, 0, _time),
     Column("tokens", "tok/s", 7, 7, lambda c, r, g: numbers.rate(float(c.tokens_per_s[r]))),
-    Column("worst", "worst GPU", 14, 1, lambda c, r, g: c.worst_type[r], right=False),
+    Column("worst", "worst GPU", 14, 2, lambda c, r, g: c.worst_type[r], right=False),
     Column("worst", "", 4, 0, lambda c, r, g: numbers.percent(float(c.worst[r]))),
-    Column("spread", "spread", 6, 2, lambda c, r, g: f"{c.spread_bytes[r] / _GIB:.2f}"),
-    Column("phi", "phi", 6, 3, lambda c, r, g: numbers.phi(float(c.phi[r]))),
+    Column("fit", "fit", 5, 1, lambda c, r, g: "", right=False),
+    Column("spread", "spread", 6, 3, lambda c, r, g: f"{c.spread_bytes[r] / _GIB:.2f}"),
+    Column("phi", "phi", 6, 4, lambda c, r, g: numbers.phi(float(c.phi[r]))),
     Column("peak", "peak GiB", 8, 8, lambda c, r, g: f"{c.peak_bytes[r] / _GIB:.1f}"),
 )
+"""``mark`` and ``fit`` are not in the columns: the table asks for them."""
 BAR_MIN = 12
 """Cells that must be left over before a bar of the worst GPU is drawn behind the columns."""
 
 
 @dataclass(frozen=True)
 class Widths:
-    """Cells that the data at hand need where they vary: rank, pipeline stages, name of the worst GPU."""
+    """Cells that the data at hand need where they vary: rank, stages, replicas, name of the worst GPU."""
 
     rank: int = 3
     pp: int = 2
+    dp: int = 2
     worst_type: int = 9
 
     @classmethod
@@ -91,13 +94,14 @@ class Widths:
         name = max(cell_len(name) for name in set(columns.worst_type))
         stages = set(zip(columns.pp.tolist(), columns.vpp.tolist(), strict=True))
         pp = max(len(f"{pp}v{vpp}" if vpp > 1 else str(pp)) for pp, vpp in stages)
-        return cls(max(3, len(str(len(columns)))), max(2, pp), min(max(name, 9), 18))
+        dp = max(2, len(str(int(columns.dp.max()))))
+        return cls(max(3, len(str(len(columns)))), max(2, pp), dp, min(max(name, 9), 18))
 
 
 @lru_cache(256)
 def layout(width: int, widths: Widths) -> tuple[tuple[Column, int], ...]:
     """Columns with their cells that fit in ``width``; the worst GPU's name is cut before a column goes."""
-    given = {"#": widths.rank, "pp": widths.pp}
+    given = {"#": widths.rank, "pp": widths.pp, "dp": widths.dp}
     chosen = list(COLUMNS)
 
     def total(name_cells: int) -> int:
@@ -190,6 +194,8 @@ class PlanTable(ScrollView, can_focus=True):
         self.order: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
         self.cursor = 0
         self.marks: Mapping[int, str] = {}
+        self.fit_word: Callable[[int], str] = lambda row: ""
+        """Row to ``fits``, ``tight`` or ``OOM``; asked for the rows in sight only."""
         self.sort_key, self.descending = "rank", False
         self.empty_text: tuple[str, ...] = ()
         self._widths = Widths()
@@ -288,7 +294,7 @@ class PlanTable(ScrollView, can_focus=True):
             return
         if offset.y == 0:
             key = self._key_at(offset.x)
-            if key and key != "mark":
+            if key and key not in ("mark", "fit"):
                 self.post_message(self.HeaderClicked(key))
             return
         index = offset.y - 1 + self.scroll_offset.y
@@ -370,6 +376,9 @@ class PlanTable(ScrollView, can_focus=True):
             style = base
             if column.key == "mark":
                 text, style = self.marks.get(row, ""), self._style("mark")
+            elif column.key == "fit":
+                text = self.fit_word(row)
+                style = self._style({"tight": "tight", "OOM": "over"}.get(text, "dim"))
             else:
                 text = column.cell(columns, row, self.glyphs)
             if column.key == "worst" and worst > 0.9:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -168,6 +169,10 @@ async def test_p_plans_with_what_is_measured_and_says_the_same_as_the_command_li
         await pilot.press("2", "p")
         await until(pilot, app, lambda: found.result is not before and "simulated" in screen_lines(app)[0])
         assert "[3 Plans]" in screen_lines(app)[1] and "STALE" not in screen_lines(app)[0]
+        # The whole chain ends here: what the chosen plan is, whether it fits, and how sure that is, at 80x24.
+        assert re.search(r"simulated ±\d+(\.\d)? %", screen_lines(app)[0]), screen_lines(app)[0]
+        assert re.search(r"#1 (fits|tight), OOM risk \S+%, simulated ±", screen_lines(app)[2]), screen_lines(app)[2]
+        assert re.search(r" (fits|tight) ", screen_lines(app)[4]), screen_lines(app)[4]
         assert found.result is not None
     monkeypatch.setenv("MEMX_HOME", str(tmp_path / "home"))
     capsys.readouterr()
