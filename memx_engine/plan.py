@@ -59,6 +59,15 @@ class Recompute:
             raise InputError(f"recompute {word!r} needs a count of at least 1")
         return cls(kind, n)
 
+    def within(self, layers: int) -> Recompute:
+        """The same where only ``layers`` (>= 1) are there: ``uniform:4`` on 3 layers is ``uniform:3``, on 1 ``full``.
+
+        Uniform costs the same by either name: the last group holds what is left.
+        """
+        if self.n <= layers:
+            return self
+        return FULL if self.kind == "uniform" and layers == 1 else Recompute(self.kind, layers)
+
     def __str__(self) -> str:
         return f"{self.kind}:{self.n}" if self.kind in ("uniform", "block") else self.kind
 

@@ -121,8 +121,10 @@ class Node:
         return self.plain and self.scalar in _NULLS
 
     def fail(self, message: str, hint: str = "", key: str = "") -> None:
-        """Report a problem of this node, or of its missing ``key``."""
-        self.problems.add(Problem(self.line, self.path_of(key) if key else self.path, message, hint))
+        """Report a problem of this node, or of its ``key``, on the line of the key where it is written."""
+        written = (self.fields or {}).get(key)
+        line = self.line if written is None else written.line
+        self.problems.add(Problem(line, self.path_of(key) if key else self.path, message, hint))
 
     def path_of(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else key

@@ -140,12 +140,15 @@ def build_plan(
     layers: Sequence[int],
     recompute: Sequence[Recompute],
 ) -> Plan:
-    """The plan of a skeleton with its layers and recompute; chunks are equal, the first ones larger where not."""
+    """The plan of a skeleton with its layers and recompute; chunks are equal, the first ones larger where not.
+
+    No stage's recompute counts more layers than its smallest chunk has.
+    """
     stages = []
     for placement, n, option in zip(skeleton.placements, layers, recompute, strict=True):
         base, extra = divmod(n, skeleton.virtual_stages)
         chunks = tuple(base + (v < extra) for v in range(skeleton.virtual_stages))
-        stages.append(Stage(placement, chunks, option))
+        stages.append(Stage(placement, chunks, option.within(min(chunks))))
     first, last = (cluster.gpu_type(skeleton.placements[i].gpu_type).vendor for i in (0, -1))
     untied = model.tied_embeddings and skeleton.pp > 1 and first != last
     return Plan(skeleton, tuple(stages), untied)

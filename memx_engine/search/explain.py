@@ -183,7 +183,8 @@ def _complete(
     if chunks is not None:
         # The chunks as they were asked for.
         stages = tuple(
-            Stage(stage.placement, tuple(c), stage.recompute) for stage, c in zip(plan.stages, chunks, strict=True)
+            Stage(stage.placement, c, stage.recompute.within(min(c)))
+            for stage, c in zip(plan.stages, chunks, strict=True)
         )
         plan = replace(plan, stages=stages)
     return plan, estimator.estimate(plan), scale

@@ -24,6 +24,8 @@ def broken_limits(limits: OperatorLimits, plan: Plan, estimate: Estimate) -> Ite
             yield Reason("limit", f"stage {goal} is pinned to recompute {option}, and there are {len(types)} stages")
         for i, stage in enumerate(plan.stages):
             if goal in (None, i, stage.gpu_type) and stage.recompute != option:
+                if option.kind == "uniform" and stage.recompute == option.within(min(stage.chunk_layers)):
+                    continue
                 yield Reason("limit", f"stage {i} has recompute {stage.recompute}, pinned is {option}", i)
     for name in limits.forbidden:
         if name in types:

@@ -189,7 +189,7 @@ def _recompute(job: Job, request: PlanRequest, split: tuple[tuple[int, ...], ...
     if len(options) not in (1, request.pp):
         yield Reason("recompute", f"the recompute list has {len(options)} entries, use 1 or {request.pp}")
         return
-    if job.framework is Framework.MEGATRON and len(set(options)) > 1:
+    if job.framework is Framework.MEGATRON and len(set(options)) > 1 and not _one_setting(options, split):
         yield Reason(
             "recompute", "Megatron has one recompute setting for the whole job", remedy="use the same for every stage"
         )
@@ -208,6 +208,14 @@ def _recompute(job: Job, request: PlanRequest, split: tuple[tuple[int, ...], ...
                 stage=i,
                 remedy=f"use at most {option.kind}:{min(chunks)}",
             )
+
+
+def _one_setting(options: tuple[Recompute, ...], split: tuple[tuple[int, ...], ...] | None) -> bool:
+    """Whether one ``uniform:N`` stands behind all words, each counting the layers that its stage has of N."""
+    if split is None or any(option.kind not in ("full", "uniform") for option in options):
+        return False
+    setting = Recompute("uniform", max(option.n for option in options))
+    return all(setting.within(min(chunks)) == option for option, chunks in zip(options, split, strict=True))
 
 
 def spread(options: tuple[Recompute, ...], pp: int) -> tuple[Recompute, ...]:

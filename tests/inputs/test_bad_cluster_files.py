@@ -66,7 +66,7 @@ CASES = [
     ("- name: b", "- replicas: 2", ":9: nodes[1].name", "name is missing", "add the key name"),
     ("- name: b", "- replicas: 50000\n    name: b", ":9: nodes[1]", "more than 131,072 GPUs", "replicas"),
     ("island_size: 8", "island_size: 9", ":8: nodes[0].island_size", "out of bounds", "between 1 and 8"),
-    ("island_size: 8", "island_size: 6\n    numa_size: 4", ":6: nodes[0].numa_size", "do not nest", "multiple"),
+    ("island_size: 8", "island_size: 6\n    numa_size: 4", ":9: nodes[0].numa_size", "do not nest", "multiple"),
     ("island_size: 8", "site: other", ":1: links.inter_site", "at 2 sites (other, site-0)", "inter_site"),
     ("links:", "links:\n  sites: {mars: infiniband-ndr}", ":14: links.sites.mars", "no node is at site", "site-0"),
     ("bandwidth_gb_s: 25", "bandwidth_gb_s: 0", ":14: links.inter_node.bandwidth_gb_s", "out of bounds", "above 0"),
