@@ -112,10 +112,10 @@ def assign_even(
     model: TransformerSpec,
     skeleton: Skeleton,
     even: EvenPlan,
-    objective: Objective,
+    phi: float,
     lower_bound_phi: float,
 ) -> Assigned:
-    """The even split of a skeleton that cannot be among the best: a plan that fits, not the skeleton's best."""
+    """The even split of a skeleton that cannot be among the best, ``phi`` its own: it fits, no more."""
     return Assigned(
         skeleton,
         even.layers,
@@ -124,7 +124,7 @@ def assign_even(
         even.time_s,
         even.peak_bytes,
         even.variance_bytes2,
-        objective.phi(even.time_s, even.peak_bytes, even.variance_bytes2),
+        phi,
         lower_bound_phi,
         False,
         even.worst_fraction,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,7 +18,7 @@ from memx_engine.search.sketch_bounds import sketched_bounds
 
 _KEPT_TABLE_BYTES = 128 << 20
 _AT_ONCE = 64
-_FIRST = 32
+_FIRST = 16
 _BOUNDING_SHARE = 0.5
 
 
@@ -82,14 +83,17 @@ class Bounder:
         """Look at all; under a time limit at most for half of it, and (``scattered``) all over the space first,
         what the predictor finds important varied before the rest.
 
-        A few from all over the space always come first, so that some plan that fits is soon known.
+        Otherwise a few from all over the space and a few that need least memory come first, so that some plan that fits
+        is soon known.
         """
         order = list(range(len(skeletons)))
         if scattered:
             gains: Mapping[str, float] = getattr(self._estimator, "dimension_gains", {})
             order = varied_first(skeletons, gains)
-        elif len(order) > 4 * _AT_ONCE:
-            first = order[:: -(len(order) // _FIRST)]
+        else:
+            light = heapq.nsmallest(_FIRST, order, key=lambda i: (_weight(skeletons[i]), i))
+            spread = order[:: -max(1, len(order) // _FIRST)]
+            first = list(dict.fromkeys(i for pair in zip(spread, light, strict=False) for i in pair))
             order = first + sorted(set(order).difference(first))
         out = BoundedSpace()
         fitting: dict[int, Bounds] = {}
@@ -147,3 +151,8 @@ class Bounder:
             known = self._shapes[key] = (sketch.options, count)
             out.recompute |= dict.fromkeys(sketch.options)
         return known[1]
+
+
+def _weight(skeleton: Skeleton) -> float:
+    """Roughly the memory that a GPU needs: states are divided by TP and PP, activations grow with the micro-batch."""
+    return skeleton.micro_batch / (skeleton.tp * skeleton.pp)

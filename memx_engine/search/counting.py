@@ -62,7 +62,15 @@ def _count(choices: bytes, stages: int, layers: int) -> int:
     for row, times in rows.items():
         total *= max(1, sum(row[1:])) ** times
     shift = total.bit_length() + 1
+    # Beyond x^layers nothing is asked for: cut off after every multiplication, or the numbers grow past all measure.
+    kept = (1 << (shift * (layers + 1))) - 1
     product = 1
     for row, times in rows.items():
-        product *= sum(ways << (shift * n) for n, ways in enumerate(row) if n and ways) ** times
-    return (product >> (shift * layers)) & ((1 << shift) - 1)
+        factor = sum(ways << (shift * n) for n, ways in enumerate(row) if n and ways)
+        while times:
+            if times & 1:
+                product = product * factor & kept
+            times >>= 1
+            if times:
+                factor = factor * factor & kept
+    return product >> (shift * layers)

@@ -6,17 +6,11 @@ from bisect import insort
 from dataclasses import dataclass, field
 
 from memx_engine.search.bounds import Bounds, PlanFigures
-from memx_engine.search.objective import Objective
 from memx_engine.search.pareto import Front
 
 TIME_RULES = ("corner", "paper")
 """``corner``: the skeleton's corner of bounds is worse than the N-th best Phi and dominated by the front found so far.
 ``paper``: its time bound alone is worse than the N-th fastest plan found; this can delete a better Phi."""
-
-
-def corner_phi(bounds: Bounds, objective: Objective) -> float:
-    """Phi of a skeleton's bounds: no plan of it that fits is better."""
-    return objective.phi(bounds.time_s, bounds.peak_bytes, bounds.variance_bytes2)
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import Skeleton
 from memx_engine.search.assign import Assigned, assign, assign_even
 from memx_engine.search.bounding import Tables
-from memx_engine.search.bounds import Bounds, EvenPlan, PlanFigures
+from memx_engine.search.bounds import Bounds, PlanFigures
 from memx_engine.search.control import Control
 from memx_engine.search.objective import Objective, Weights
 from memx_engine.search.options import SearchOptions
@@ -61,12 +61,12 @@ class Solver:
         """
         control = self._control
         corners = self._corners(bounded, objective)
-        every = self._incumbents(objective, [bounds for _, bounds in bounded])
+        evens = _even_phis(bounded, objective)
+        every = self._incumbents(evens.values())
         # Interleaved estimates may be too low, and the certificate speaks of 1F1B: they close no 1F1B skeleton.
-        plain = self._incumbents(objective, [b for skeleton, b in bounded if skeleton.virtual_stages == 1])
-        for skeleton, bounds in bounded:
-            if bounds.even is not None:
-                control.found(_phi(objective, bounds.even), plain=skeleton.virtual_stages == 1)
+        plain = self._incumbents(phi for i, phi in evens.items() if bounded[i][0].virtual_stages == 1)
+        for i, phi in evens.items():
+            control.found(phi, plain=bounded[i][0].virtual_stages == 1)
         waiting: list[tuple[float, int, int]] = [(corner, i, 0) for i, corner in enumerate(corners)]
         heapq.heapify(waiting)
         looked_into: dict[int, Assigned] = {}
@@ -91,7 +91,7 @@ class Solver:
             best = looked_into.pop(i, None)
             beaten = bound > known.phi_limit
             if beaten and best is None and bounds.even is not None and solved >= _SOLVED_AT_LEAST:
-                best = assign_even(*self._ground, skeleton, bounds.even, objective, bound)
+                best = assign_even(*self._ground, skeleton, bounds.even, evens[i], bound)
             elif not beaten or best is None:
                 nodes = _NODES[level] if skeleton.virtual_stages == 1 else None
                 best = _both(best, self._assign(skeleton, objective, known.phi_limit, bound, nodes))
@@ -119,10 +119,18 @@ class Solver:
         control.lower_bound_phi = min(self._proven, self.unsolved_phi)
 
     def keep_evens(self, bounded: Bounded, objective: Objective) -> None:
-        """Where the operator stopped before anything was solved: the even splits are the plans so far."""
-        for skeleton, bounds in bounded:
-            if bounds.even is not None:
-                self.found.append(assign_even(*self._ground, skeleton, bounds.even, objective, 0.0))
+        """Where the operator stopped before anything was solved: the even splits are the plans so far.
+
+        Where none fits, one plan of the skeleton with the least bound, with as little work as it takes.
+        """
+        for i, phi in _even_phis(bounded, objective).items():
+            skeleton, even = bounded[i][0], bounded[i][1].even
+            if even is not None:
+                self.found.append(assign_even(*self._ground, skeleton, even, phi, 0.0))
+        if not self.found:
+            corners = self._corners(bounded, objective)
+            best = self._assign(bounded[int(np.argmin(corners))][0], objective, float("inf"), 0.0, 1)
+            self.found += [best] if best is not None else []
 
     def fastest(self, bounded: Bounded, objective: Objective) -> list[Assigned]:
         """Candidates for the fastest plan: the least additive time, and interleaved estimates below it.
@@ -161,9 +169,9 @@ class Solver:
         columns = np.array([(b.time_s, b.peak_bytes, b.variance_bytes2) for _, b in bounded]).T
         return [float(phi) for phi in objective.phi_array(*columns)]
 
-    def _incumbents(self, objective: Objective, bounds: list[Bounds]) -> Incumbents:
-        """No plan yet; the N-th best Phi of these skeletons' even splits is a limit to start with."""
-        phis = sorted(_phi(objective, b.even) for b in bounds if b.even is not None)
+    def _incumbents(self, even_phis: Iterable[float]) -> Incumbents:
+        """No plan yet; the N-th best Phi of these even splits is a limit to start with."""
+        phis = sorted(even_phis)
         top = self._options.top
         # A hair above, so that a skeleton whose even split is its best is still solved.
         ceiling = phis[top - 1] * (1.0 + 1e-9) if len(phis) >= top else float("inf")
@@ -200,8 +208,12 @@ class Solver:
         return self._control.cancelled or (self._control.timed_out and bool(self.found))
 
 
-def _phi(objective: Objective, even: EvenPlan) -> float:
-    return objective.phi(even.time_s, even.peak_bytes, even.variance_bytes2)
+def _even_phis(bounded: Bounded, objective: Objective) -> dict[int, float]:
+    """Phi of every even split that fits, by the number of its skeleton."""
+    at = [i for i, (_, bounds) in enumerate(bounded) if bounds.even is not None]
+    evens = [even for _, bounds in bounded if (even := bounds.even) is not None]
+    columns = np.array([(e.time_s, e.peak_bytes, e.variance_bytes2) for e in evens]).reshape(-1, 3).T
+    return dict(zip(at, objective.phi_array(*columns).tolist(), strict=True))
 
 
 def _both(before: Assigned | None, again: Assigned | None) -> Assigned | None:
