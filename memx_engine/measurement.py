@@ -67,8 +67,14 @@ class Point:
     @property
     def label(self) -> str:
         """Short words for a progress line."""
-        parts = ("embedding " if self.embedding else "") + f"{self.layers} layers" + (" head" if self.head else "")
-        return f"{parts} tp{self.tp} mbs{self.micro_batch} seq{self.seq_len} {self.recompute} x{self.in_flight}"
+        return self.label_in(self.model)
+
+    def label_in(self, run_of: TransformerSpec) -> str:
+        """``label`` in a run of the model ``run_of``: with the number of KV heads where it is not that model's own."""
+        layers = f"{self.layers} layer{'s' if self.layers != 1 else ''}"
+        parts = ("embedding " if self.embedding else "") + layers + (" head" if self.head else "")
+        kv = f" kv{self.model.kv_heads}" if self.model.kv_heads != run_of.kv_heads else ""
+        return f"{parts} tp{self.tp} mbs{self.micro_batch} seq{self.seq_len}{kv} {self.recompute} x{self.in_flight}"
 
 
 @dataclass(frozen=True)

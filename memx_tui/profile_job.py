@@ -85,13 +85,13 @@ def log_line(event: ProfileEvent, clock: str) -> LogLine | None:
         bad = True
     text, more = " ".join(event.message.split()), ""
     if event.measurement is not None and event.kind is EventKind.MEASURED:
-        text, more = result_words(event.measurement.point.label, text)
+        text, more = result_words(text)
     return LogLine(clock, event.gpu_type, text, plain, bad, more)
 
 
-def result_words(label: str, text: str) -> tuple[str, str]:
+def result_words(text: str) -> tuple[str, str]:
     """``label: 168.1 ms, 4.19 GiB, +-0.5%`` with what matters first, in columns, and what may be left out."""
-    found = text.removeprefix(f"{label}: ")
+    label, _, found = text.partition(": ")
     result, _, rest = found.partition(", ")
     memory, _, more = rest.partition(", ")
     if not result.endswith(" ms"):

@@ -225,7 +225,7 @@ class LaneWorker(threading.Thread):
         for skip in new_skips:
             if skip.point.key in sure_keys:
                 self._keep(skip)
-                self._tell(EventKind.SKIPPED, f"{skip.point.label}: {skip.detail}", skip)
+                self._tell(EventKind.SKIPPED, f"{self._label(skip.point)}: {skip.detail}", skip)
         return todo
 
     def _skip(self, point: Point, why: str) -> Measurement:
@@ -248,7 +248,7 @@ class LaneWorker(threading.Thread):
             self._keep(result)
             self._tried.add(point.key)
             self._count(result, self.shared.clock() - start)
-            self._tell(EventKind.MEASURED, f"{point.label}: {describe(result)}", result)
+            self._tell(EventKind.MEASURED, f"{self._label(point)}: {describe(result)}", result)
             if self._failures_in_a_row >= self.shared.rules.give_up_after:
                 raise ProfileError(
                     f"{self._failures_in_a_row} points in a row failed on {self._node or self.gpu_type}; "
@@ -289,7 +289,8 @@ class LaneWorker(threading.Thread):
             if result.outcome is not Outcome.CRASHED or crashes >= rules.retries:
                 return result
             crashes += 1
-            self._tell(EventKind.RETRY, f"{point.label}: crashed, retry {crashes} of {rules.retries}: {result.detail}")
+            again = f"retry {crashes} of {rules.retries}"
+            self._tell(EventKind.RETRY, f"{self._label(point)}: crashed, {again}: {result.detail}")
             self._wait_while_paused()
 
     def _crash(self, point: Point, detail: str) -> Measurement:
@@ -298,8 +299,8 @@ class LaneWorker(threading.Thread):
     def _start(self, point: Point) -> None:
         with self._lock:
             self._state, self._reason = TypeState.MEASURING, ""
-            self._current, self._current_key, self._current_since = point.label, point.key, self.shared.clock()
-        self._tell(EventKind.STARTED, f"{point.label}: started")
+            self._current, self._current_key, self._current_since = self._label(point), point.key, self.shared.clock()
+        self._tell(EventKind.STARTED, f"{self._label(point)}: started")
 
     # --- the lane --------------------------------------------------------------------------------------------------
 
@@ -382,6 +383,9 @@ class LaneWorker(threading.Thread):
             self._state, self._reason, self._hint = state, reason, hint
             if state.over:
                 self._current, self._current_key = "", ""
+
+    def _label(self, point: Point) -> str:
+        return point.label_in(self.design.model)
 
     def _tell(
         self, kind: EventKind, message: str, measurement: Measurement | None = None, impacts: tuple[Impact, ...] = ()
