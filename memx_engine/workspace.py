@@ -6,6 +6,7 @@ that names its holder, readers that never wait for a dead lock.
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
 import sqlite3
@@ -146,9 +147,10 @@ class Workspace:
             ) from error
 
     def _storage_error(self, what: str, error: Exception) -> StorageError:
-        text = str(error)
-        hint = "free some space and resume; nothing stored is lost" if "full" in text else ""
-        if "readonly" in text.replace("-", "").lower() or isinstance(error, PermissionError):
+        text = getattr(error, "strerror", None) or str(error)
+        full = "full" in text or getattr(error, "errno", None) == errno.ENOSPC
+        hint = "free some space and resume; nothing stored is lost" if full else ""
+        if "readonly" in text.replace("-", "").lower() or (isinstance(error, OSError) and error.errno != errno.ENOSPC):
             hint = "use another folder with --workspace"
         damaged = any(words in text for words in ("not a database", "malformed", "no such", "is damaged"))
         if damaged or self.path.is_dir():

@@ -6,6 +6,7 @@ Nothing heavy is imported here: ``--help`` and ``--version`` must not wait for n
 from __future__ import annotations
 
 import keyword
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -113,6 +114,9 @@ def cli(ctx: click.Context, /, **options: Any) -> None:
 
 def main() -> NoReturn:
     """Run ``memx-tui`` with the process's arguments and exit."""
+    if not sys.stdout:
+        # Closed by the shell (>&-): a stream that cannot be written says so in words where something is printed.
+        sys.stdout = open(os.devnull, encoding="utf-8")  # lives until the process ends
     code = run(sys.argv[1:])
     let_go_of_dead_streams()
     sys.exit(code)

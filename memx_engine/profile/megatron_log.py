@@ -18,6 +18,8 @@ _MEMORY = re.compile(
     r"\[Rank (\d+)\].*?memory \(MB\).*?max allocated:\s*([0-9.]+).*?max reserved:\s*([0-9.]+)", re.IGNORECASE
 )
 _OOM = re.compile(r"out of memory|OutOfMemoryError", re.IGNORECASE)
+_LONGEST_S, _LARGEST_BYTES = 1e7, 1 << 50
+"""A third of a year and a pebibyte: what is above is no iteration and no device."""
 _BATCH = re.compile(r"global batch size:\s*(\d{1,12})\b")
 
 
@@ -62,7 +64,7 @@ def read_megatron_log(lines: Iterable[str]) -> MegatronLog:
                 times.append(float(match[3]) / 1e3 if match else float("nan"))
             except ValueError:
                 times.append(float("nan"))
-            if not times[-1] > 0 or times[-1] == float("inf"):
+            if not 0 < times[-1] <= _LONGEST_S:
                 times.pop()
                 unread.append((number, line.strip()[:120]))
             found = _BATCH.search(line)
@@ -75,6 +77,9 @@ def read_megatron_log(lines: Iterable[str]) -> MegatronLog:
             try:
                 rank, used, held = int(match[1]), int(float(match[2]) * MIB), int(float(match[3]) * MIB)
             except (ValueError, OverflowError):
+                unread.append((number, line.strip()[:120]))
+                continue
+            if max(used, held) > _LARGEST_BYTES:
                 unread.append((number, line.strip()[:120]))
                 continue
             allocated[rank] = max(allocated.get(rank, 0), used)

@@ -18,6 +18,7 @@ from memx_engine.errors import CancelledError
 OUTPUT_LIMIT_BYTES = 4 << 20
 _GRACE_S = 2.0
 _POLL_S = 0.1
+_CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\t\n\r"}
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,12 @@ def _end_of(process: subprocess.Popen[bytes]) -> Iterator[Callable[[float], bool
 def _tail(stream: IO[bytes], limit_bytes: int) -> str:
     size = stream.seek(0, os.SEEK_END)
     stream.seek(max(size - limit_bytes, 0))
-    return stream.read().decode("utf-8", errors="replace")
+    return without_controls(stream.read().decode("utf-8", errors="replace"))
+
+
+def without_controls(text: str) -> str:
+    """``text`` without the characters by which a program could drive the operator's terminal; lines stay lines."""
+    return text.translate(_CONTROLS)
 
 
 def run(

@@ -10,6 +10,7 @@ from typing import Any
 
 from memx_engine.measurement import Measurement, Outcome, Point, Truth
 from memx_engine.profile import probe
+from memx_engine.profile.process import without_controls
 
 PROBE_PATH = Path(probe.__file__)
 _LARGEST = 2.0**62
@@ -128,7 +129,11 @@ def _count(document: Mapping[str, Any], key: str) -> int | None:
 def _versions(found: object) -> dict[str, str]:
     if not isinstance(found, dict):
         return {}
-    return {str(k)[:100]: str(v)[:500] for k, v in list(found.items())[:100]}
+    return {_words(k)[:100]: _words(v) for k, v in list(found.items())[:100]}
+
+
+def _words(value: object) -> str:
+    return without_controls(str(value)[:500])
 
 
 def read_result(output: str, point: Point, *, truth: Truth, truth_name: str, node: str = "") -> Measurement:
@@ -151,7 +156,7 @@ def read_result(output: str, point: Point, *, truth: Truth, truth_name: str, nod
         # Only the design skips points; a probe was really started.
         outcome = Outcome.CRASHED
     forward_s, backward_s = _seconds(document, "forward_s"), _seconds(document, "backward_s")
-    detail = str(document.get("detail", ""))[:500]
+    detail = _words(document.get("detail", ""))
     if outcome is Outcome.OK and (not forward_s or not backward_s):
         outcome, detail = Outcome.CRASHED, "the probe said ok without usable times"
     repetitions = document.get("repetitions_s")
@@ -172,8 +177,8 @@ def read_result(output: str, point: Point, *, truth: Truth, truth_name: str, nod
         peak_reserved_bytes=_count(document, "peak_reserved_bytes"),
         outside_bytes=_count(document, "outside_bytes"),
         capacity_bytes=_count(document, "capacity_bytes"),
-        node=node or str(document.get("node", ""))[:500],
-        device=str(document.get("device", ""))[:500],
+        node=node or _words(document.get("node", "")),
+        device=_words(document.get("device", "")),
         versions=_versions(document.get("versions")),
         started_at=_seconds(document, "started_at") or 0.0,
         duration_s=_seconds(document, "duration_s") or 0.0,

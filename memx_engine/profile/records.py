@@ -56,7 +56,7 @@ def measurement_from_document(document: dict[str, Any]) -> Measurement:
     try:
         for name in _AMOUNTS:
             value = document.get(name)
-            if value is not None and not (isinstance(value, int | float) and 0 <= value < float("inf")):
+            if value is not None and not (isinstance(value, int | float) and 0 <= value <= 2**62):
                 raise ValueError(f"{name} is {str(value)[:40]!r}")
         return Measurement(
             **{

@@ -11,7 +11,7 @@ import click
 
 from memx_engine import InputError
 from memx_tui.commands.limit_options import LIMITS, limit_options, parse_flags
-from memx_tui.commands.options import compute_options, input_options, job_options, load_inputs, start_work
+from memx_tui.commands.options import FiniteRange, compute_options, input_options, job_options, load_inputs, start_work
 from memx_tui.commands.plan import run_search
 from memx_tui.commands.stored import stored_estimator
 from memx_tui.output import emit, emit_json, say
@@ -56,7 +56,7 @@ _SHAPE = ("tp", "pp", "dp")
 @click.option("--gap", is_flag=True, help="Search too, and say how far the plan is from the best.")
 @click.option(
     "--time-limit",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     metavar="S",
     help="With --gap: search for S seconds at most.",
 )

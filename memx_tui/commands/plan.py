@@ -15,6 +15,7 @@ from memx_engine import CancelledError, InputError, OutputError
 from memx_tui.commands.interrupt import stop_on_interrupt
 from memx_tui.commands.limit_options import limit_options, parse_flags
 from memx_tui.commands.options import (
+    FiniteRange,
     compute_options,
     input_options,
     job_options,
@@ -67,7 +68,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--time-limit",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     metavar="S",
     help="Stop after S seconds with the best found.",
 )
@@ -87,7 +88,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--tolerance",
-    type=click.FloatRange(0),
+    type=FiniteRange(0),
     default=2.0,
     show_default=True,
     metavar="PCT",

@@ -10,7 +10,7 @@ import click
 
 from memx_engine import CancelledError, InputError, MemxError
 from memx_tui.commands.interrupt import stop_on_interrupt
-from memx_tui.commands.options import compute_options, input_options, job_options, load_inputs, start_work
+from memx_tui.commands.options import FiniteRange, compute_options, input_options, job_options, load_inputs, start_work
 from memx_tui.commands.runner_options import runner_options, runner_settings
 from memx_tui.output import emit, emit_json, say
 from memx_tui.paths import find_paths
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Show the plan of measurements and run nothing.")
 @click.option(
     "--point-timeout",
-    type=click.FloatRange(0, min_open=True),
+    type=FiniteRange(0, min_open=True),
     default=300.0,
     show_default=True,
     metavar="S",

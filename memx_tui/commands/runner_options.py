@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from memx_engine import InputError
+from memx_tui.commands.options import FiniteRange
 from memx_tui.runners import DEFAULT_RUNNER, RunnerSettings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -51,7 +52,7 @@ def runner_options(function: F) -> F:
             help="testbed[:hard][:SEED] (simulated; the default), local, slurm, ssh or command.",
         ),
         click.option(
-            "--pace", type=click.FloatRange(0), metavar="X", help="testbed: 1 takes the time it simulates, 0.1 a tenth."
+            "--pace", type=FiniteRange(0), metavar="X", help="testbed: 1 takes the time it simulates, 0.1 a tenth."
         ),
         click.option("--python", metavar="PATH", help="local, slurm, ssh: a Python with torch, there."),
         click.option(
@@ -70,7 +71,7 @@ def runner_options(function: F) -> F:
         ),
         click.option(
             "--max-pending",
-            type=click.FloatRange(0, min_open=True),
+            type=FiniteRange(0, min_open=True),
             metavar="MIN",
             help="slurm: give a GPU type up whose job is pending longer (default: wait).",
         ),

@@ -10,7 +10,7 @@ import click
 
 from memx_engine import InputError
 from memx_tui.commands.interrupt import stop_on_interrupt
-from memx_tui.commands.options import compute_options, input_options, job_options, load_inputs, start_work
+from memx_tui.commands.options import FiniteRange, compute_options, input_options, job_options, load_inputs, start_work
 from memx_tui.output import emit, emit_json, say
 from memx_tui.paths import find_paths
 
@@ -26,7 +26,7 @@ from memx_tui.paths import find_paths
     metavar="N",
     help="Try N settings of the trees first, by Bayesian optimisation; Ctrl-C keeps the best so far.",
 )
-@click.option("--time-limit", type=click.FloatRange(0, min_open=True), metavar="S", help="Stop tuning after S seconds.")
+@click.option("--time-limit", type=FiniteRange(0, min_open=True), metavar="S", help="Stop tuning after S seconds.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as one JSON object.")
 @compute_options
 def command(
@@ -64,7 +64,7 @@ def command(
         raise InputError(
             "there are no measurements", where=str(folder), hint="measure with memx-tui profile, or memx-tui import"
         )
-    start_work(workspace, log_level)
+    start_work(workspace, log_level, only_reads=not trials)
     progress = CountLine("tuning")
     with Workspace(folder, read_only=True) as store, stop_on_interrupt() as stop:
         try:

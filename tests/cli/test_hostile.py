@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import shutil
 import sqlite3
+import subprocess
 from pathlib import Path
 
 import pytest
 
+import memx_engine
+from memx_engine import CancelledError
 from memx_tui import cli
+from tests.cli.processes import COMMAND, environment
 from tests.cli.test_profile import ARGUMENTS
 
 HEADER = (
@@ -79,6 +85,31 @@ def test_a_file_of_another_shape_is_refused_with_what_to_do(
         assert f"move {workspace / 'memx.sqlite'} aside" in err
 
 
+def test_a_workspace_that_only_can_be_read_is_learned_from(
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Root may write everywhere, so the command is told that it may not.
+    monkeypatch.setattr(os, "access", lambda path, mode: mode == os.R_OK)
+
+    def learn(*inputs: object, **options: object) -> None:
+        raise CancelledError("the store was read")
+
+    monkeypatch.setattr(memx_engine, "learn", learn, raising=False)
+    arguments = ["train", *ARGUMENTS[1:], "--workspace", str(workspace)]
+    err = refused(arguments, capsys, code=130)
+    assert f"{workspace} is read-only: it is read" in err and "the store was read" in err
+    assert "the workspace is read-only" in refused([*arguments, "--tune", "1"], capsys)
+
+
+def test_a_closed_standard_output_is_said(tmp_path: Path) -> None:
+    words = shlex.join([*COMMAND, "paths"])
+    done = subprocess.run(
+        ["sh", "-c", f"{words} >&-"], capture_output=True, text=True, env=environment(tmp_path), timeout=60
+    )
+    assert done.returncode == 2
+    assert "standard output: cannot be written" in done.stderr
+
+
 def test_a_folder_in_place_of_the_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "memx.sqlite").mkdir()
     for more in (["--list"], ARGUMENTS[1:]):
@@ -131,3 +162,37 @@ def test_an_import_of_nothing_says_why(tmp_path: Path, capsys: pytest.CaptureFix
         out, err = capsys.readouterr()
         assert "nothing could be read" in err and "internal" not in err
         assert "no row below it" in out or "File name too long" in out
+
+
+@pytest.mark.parametrize(
+    ("verb", "flag"), [("profile", "--pace"), ("profile", "--point-timeout"), ("plan", "--time-limit")]
+)
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_numbers_that_are_none_are_refused(
+    verb: str, flag: str, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    err = refused([verb, *ARGUMENTS[1:], flag, number], capsys)
+    assert flag in err and "not a finite number" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "iteration 1/ 2 | elapsed time per iteration (ms): 1e300 |",
+        "iteration 1/ 2 | elapsed time per iteration (ms): -5 |",
+        "[Rank 0] memory (MB) | max allocated: 1..2 | max reserved: 1",
+        r"\033]0;title\007\033[2J garbage",
+    ],
+)
+def test_a_launch_script_that_prints_nonsense_fails_its_points_and_nothing_else(
+    words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(f"#!/bin/sh\nprintf '{words}\\n'\n")
+    script.chmod(0o755)
+    marker = tmp_path / "ran"
+    command = f"{script} {{tp}} '$(touch {marker})' `touch {marker}` ; touch {marker}"
+    arguments = [*ARGUMENTS, "--types", "t4", "--retries", "0", "--workspace", str(tmp_path / "w")]
+    err = refused([*arguments, "--runner", "command", "--command", command], capsys, code=4)
+    assert "no iteration time in the output" in err
+    assert "\x1b" not in err and not marker.exists()
