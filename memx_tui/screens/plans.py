@@ -21,6 +21,7 @@ from memx_tui.screens.base import ModeScreen
 from memx_tui.screens.pick import Item, PickDialog
 from memx_tui.session import AXES, SORT_KEYS, Change
 from memx_tui.status import new_measurements_words
+from memx_tui.text.price import short_price
 from memx_tui.widgets.filter_line import FilterLine
 from memx_tui.widgets.memory_bars import MemoryBars
 from memx_tui.widgets.pane import Pane
@@ -135,7 +136,14 @@ class PlansScreen(ModeScreen):
     def status(self) -> list[str]:
         if self.session.unused_measurements and not self.session.searching:
             return new_measurements_words("r")
-        return super().status()
+        return self._price() or super().status()
+
+    def _price(self) -> list[str]:
+        """What the best plan costs in time beside the fastest, where that is much; else nothing."""
+        result = self.session.result
+        if result is None or not result.plans or result.cancelled or self.session.searching:
+            return []
+        return list(short_price(result, result.plans[0]))
 
     def session_changed(self, change: Change) -> None:
         if change == "result":

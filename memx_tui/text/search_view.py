@@ -18,6 +18,7 @@ from memx_tui.text.plan_view import (
     recompute_by_type,
     schedule_word,
 )
+from memx_tui.text.price import price_words
 from memx_tui.text.style import Style
 
 _SHORT = 24
@@ -41,10 +42,12 @@ def search_text(
         saved: The plan file that was written.
         extra: Lines of what else was asked.
     """
+    price = price_words(result, chosen)
     lines = [
         *header(result, style),
         "",
         *ranked_table(shown, style, chosen.rank),
+        *(style.wrap(price, " ") if price else []),
         *style.wrap(_caption(result, len(shown), style), " "),
         "",
         *plan_block(f"Plan {chosen.rank}", chosen.plan, chosen.estimate, style),

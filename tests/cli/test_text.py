@@ -15,6 +15,7 @@ from memx_tui.text import bars, numbers, plan_view
 from memx_tui.text.compare_view import METRICS, compare_text
 from memx_tui.text.explain_view import explain_text
 from memx_tui.text.grid import Column, table
+from memx_tui.text.price import short_price
 from memx_tui.text.search_view import search_text
 from memx_tui.text.show_view import show_text
 from memx_tui.text.style import Style
@@ -88,6 +89,25 @@ def test_the_fastest_plan_is_shown_with_its_price() -> None:
     assert numbers.change(quick.phi, best.phi) in section
     same = whole(result, Style(160), pick=quick.rank)
     assert "also the fastest" in same
+
+
+def test_a_plan_much_slower_than_the_fastest_tells_its_price_at_the_table() -> None:
+    result = make_result(12)
+    chosen, other = result.plans[0], result.plans[1]
+    words = "The fastest plan found takes"
+    for share, told in ((0.80, True), (0.95, False)):
+        estimate = replace(other.estimate, iteration_time_s=share * chosen.estimate.iteration_time_s)
+        fast = replace(result, time_optimal=replace(other, estimate=estimate))
+        text = " ".join(whole(fast, Style(100, unicode=True)).split())
+        assert (words in text) is told
+        assert bool(short_price(fast, chosen)) is told
+    dear = replace(other.estimate, iteration_time_s=0.8 * chosen.estimate.iteration_time_s)
+    fast = replace(result, time_optimal=replace(other, estimate=dear))
+    lines = whole(fast, Style(160, unicode=True)).splitlines()
+    at = next(n for n, line in enumerate(lines) if words in line)
+    assert "(-20.0%)" in lines[at] and "--weights throughput, or 1,0,0" in lines[at]
+    assert at < next(n for n, line in enumerate(lines) if "Plan 1" in line)
+    assert all("(-20.0%)" in words for words in short_price(fast, chosen))
 
 
 def test_a_picked_plan_says_so() -> None:
