@@ -269,7 +269,7 @@ class _Reader:
             return None
         if not node.expect_mapping(LINK_KEYS):
             return None
-        bandwidth = node.number("bandwidth_gb_s", low=0, high=10_000, unit="GB/s", above=True)
+        bandwidth = node.number("bandwidth_gb_s", low=1e-4, high=10_000, unit="GB/s", above=True)
         latency = node.child("latency_us")
         if latency is None:
             latency_s = _DEFAULT_LATENCY_S.get(role, _NETWORK_LATENCY_S)

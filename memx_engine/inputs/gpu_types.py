@@ -145,7 +145,7 @@ def _with_fields(node: Node, base: GpuType) -> GpuType:
     if node.child("context_gib") is not None:
         changes["context_bytes"] = round(node.number("context_gib", low=0, high=256, unit="GiB") * GIB)
     if node.child("efficiency") is not None:
-        changes["efficiency"] = node.number("efficiency", low=0, high=1, above=True)
+        changes["efficiency"] = node.number("efficiency", low=1e-3, high=1, above=True)
     if node.has("lacks"):
         listed = node.child("lacks")
         items = [listed] if listed is not None and listed.scalar is not None else listed.items() if listed else []
@@ -163,4 +163,4 @@ def _with_fields(node: Node, base: GpuType) -> GpuType:
 def _scaled_or_none(node: Node, key: str, power: int, high: float, unit: str) -> float | None:
     if node.child(key) is None:
         return None
-    return scaled(node.number(key, low=0, high=high, unit=unit, above=True), power)
+    return scaled(node.number(key, low=1e-3, high=high, unit=unit, above=True), power)

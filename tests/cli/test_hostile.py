@@ -196,3 +196,24 @@ def test_a_launch_script_that_prints_nonsense_fails_its_points_and_nothing_else(
     err = refused([*arguments, "--runner", "command", "--command", command], capsys, code=4)
     assert "no iteration time in the output" in err
     assert "\x1b" not in err and not marker.exists()
+
+
+@pytest.mark.parametrize("key", ["bf16_tflops", "memory_bandwidth_gb_s", "efficiency", "bandwidth_gb_s"])
+def test_figures_no_device_has_are_refused_where_they_stand(
+    key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = {"memory_gib": 80, "bf16_tflops": 100, "memory_bandwidth_gb_s": 1000, "efficiency": 0.5}
+    island = 100.0
+    if key in figures:
+        figures[key] = 1e-300
+    else:
+        island = 1e-300
+    own = ", ".join(f"{name}: {value!r}".replace("1e-300", "1.0e-300") for name, value in figures.items())
+    link = repr(island).replace("1e-300", "1.0e-300")
+    path = tmp_path / "slow.yaml"
+    path.write_text(
+        f"schema: memx/cluster/v1\nname: slow\ngpu_types:\n  z: {{vendor: v, {own}}}\nnodes:\n"
+        f"  - {{name: n, gpus: [{{type: z, count: 2}}], links: {{island: {{bandwidth_gb_s: {link}}}}}}}\n"
+    )
+    err = refused(["profile", "--cluster", str(path), "--model", "gpt2-large", "--dry-run"], capsys)
+    assert f"{path}:" in err and key in err and "out of bounds" in err
