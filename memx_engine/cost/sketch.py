@@ -30,8 +30,6 @@ Learn = Callable[[int, tuple[Recompute, ...]], TableFactors]
 _MOST_BYTES = 96 << 20
 """Rows are dropped beyond this; skeletons come sorted by TP and DP, so that few of them are asked for again."""
 
-_SMALL, _TOGETHER = 4000, 4  # numbers of one row's table, and how many rows are then made together
-
 _MOST_NUMBERS = 500_000
 """Numbers of one temporary array."""
 
@@ -216,10 +214,6 @@ class Sketcher:
             # Evaluating a signature counts itself.
             self._estimator.hits += stop - start - (len(missing) > 0)
             if len(missing):
-                if self._layers * len(book.options) < _SMALL:
-                    # Other depths and places in the pipeline come anyway: several at once cost little more than one.
-                    low, high = int(held[-1]), min(-(-int(held[0]) // _TOGETHER) * _TOGETHER, len(known) - 1)
-                    missing = low + np.flatnonzero(known[low : high + 1] < 0)
                 self._add(skeleton, layout, start, np.unique(missing), book, known, grouped, learn)
                 rows = known[held]
             out[start:stop] = rows

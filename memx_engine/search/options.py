@@ -38,7 +38,7 @@ class SearchOptions:
     threads: int = 1
     rescored: int = 64
     front: int = 2
-    front_nodes: int | None = 700
+    front_nodes: int | None = 450
     time_rule: str = "corner"
     epsilon_rule: str = "memx"
     limits: OperatorLimits = NO_OPERATOR_LIMITS
