@@ -129,6 +129,7 @@ if TYPE_CHECKING:
     from memx_engine.search.explain import explain_request as explain_request
     from memx_engine.search.gap import Gap as Gap
     from memx_engine.search.gap import gap_by_certificate as gap_by_certificate
+    from memx_engine.search.implied import dp_choices as dp_choices
     from memx_engine.search.limit_words import parse_limits as parse_limits
     from memx_engine.search.limits import OperatorLimits as OperatorLimits
     from memx_engine.search.objective import Objective as Objective
@@ -235,6 +236,7 @@ _HOMES = {
     "profile.trends": ("Trend", "attention_doubt", "measured_trends"),
     "search.explain": ("Explanation", "PlanRequest", "Reason", "explain_plan", "explain_request"),
     "search.gap": ("Gap", "gap_by_certificate"),
+    "search.implied": ("dp_choices",),
     "search.limit_words": ("parse_limits",),
     "search.limits": ("OperatorLimits",),
     "search.objective": ("Objective", "References", "Weights", "parse_weights"),

@@ -22,7 +22,7 @@ from memx_engine.units import GIB
 Stop = Callable[[], bool]
 MakeEstimator = Callable[[Cluster, TransformerSpec, Job], Estimator]
 
-_SHORTEST_SEQ_LEN = 64
+SHORTEST_SEQ_LEN = 64
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def remedy(
         words.append(f"a sequence of {sequence} tokens")
     if words:
         return f"this would fit: {'; or '.join(words)}"
-    cannot = f"shortening the sequence cannot help (tried down to {min(_SHORTEST_SEQ_LEN, job.seq_len)} tokens)"
+    cannot = f"shortening the sequence cannot help (tried down to {min(SHORTEST_SEQ_LEN, job.seq_len)} tokens)"
     together = combined(changes, job)
     if together is not None and fits(together.job):
         return f"{cannot}; together these would fit: {together.words}"
@@ -181,7 +181,7 @@ def shorter_sequence(
     if not fits(_shortest(job)):
         return None
     seq_len = job.seq_len
-    while seq_len > _SHORTEST_SEQ_LEN:
+    while seq_len > SHORTEST_SEQ_LEN:
         seq_len //= 2
         if fits(seq_len):
             return seq_len
@@ -190,7 +190,7 @@ def shorter_sequence(
 
 def _shortest(job: Job) -> int:
     seq_len = job.seq_len
-    while seq_len > _SHORTEST_SEQ_LEN:
+    while seq_len > SHORTEST_SEQ_LEN:
         seq_len //= 2
     return seq_len
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from memx_engine.search.limits import NO_OPERATOR_LIMITS, OperatorLimits
 from memx_engine.search.objective import PEAK_ALONE, Objective, choose_weights, compute_references
 from memx_engine.search.remedies import plan_remedy
 from memx_engine.search.result import RankedPlan, SearchResult
-from memx_engine.search.rules import PlanRequest, Reason, broken_rules, spread, stage_layers
+from memx_engine.search.rules import PlanRequest, Reason, broken_rules, node_problem, spread, stage_layers
 from memx_engine.search.schedule import heterogeneity_index
 from memx_engine.search.solver import Limits, solve
 from memx_engine.search.space import Layout, enumerate_space, idle_gpus, make_skeleton
@@ -64,6 +65,8 @@ def explain_request(
         result: A search's result: adds how far the plan is from its best and why the search does not list it.
         limits: What the plan should keep; by default what the search of ``result`` kept. Breaking one is a reason.
     """
+    if limits and limits.type_order and request.type_order is None:
+        request = replace(request, type_order=checked_limits(limits, cluster, model, job).type_order)
     broken = broken_rules(cluster, model, job, request)
     if broken:
         return Explanation(Verdict.INVALID, broken, None)
@@ -74,15 +77,17 @@ def explain_request(
         return Explanation(Verdict.INVALID, (_unplaced(cluster, job, request),), None)
     judged = [_complete(cluster, model, job, request, layout, objective, estimator) for layout in layouts]
     # The planner's choice among the orders of GPU types: one that fits, then the best Phi, then the first.
-    plan, estimate, scale = min(
-        judged,
+    judged.sort(
         key=lambda item: (
             item[1].verdict is Verdict.DOES_NOT_FIT,
             max(item[1].worst_gpu.used_fraction, 1.0),
             item[2].phi_of(item[1]),
-        ),
+        )
     )
-    return _judge(cluster, model, job, plan, estimate, scale, estimator, result, limits)
+    plan, estimate, scale = judged[0]
+    explanation = _judge(cluster, model, job, plan, estimate, scale, estimator, result, limits)
+    order = tuple(_order_words(judged))
+    return replace(explanation, reasons=(*explanation.reasons, *order))
 
 
 def explain_plan(
@@ -146,18 +151,46 @@ def _layouts(cluster: Cluster, model: TransformerSpec, job: Job, request: PlanRe
     return tuple(
         layout
         for layout in layouts
-        if tuple(dict.fromkeys(placement.gpu_type for placement in layout.placements)) == request.type_order
+        if (used := tuple(dict.fromkeys(placement.gpu_type for placement in layout.placements)))
+        == tuple(name for name in request.type_order if name in used)
     )
+
+
+def _order_words(judged: list[tuple[Plan, Estimate, Objective]]) -> Iterator[Reason]:
+    """Why the plan is on these GPUs in this order: what ``judged``, the best first, says of the others."""
+    if len(judged) < 2:
+        return
+    (plan, estimate, scale), (other, next_best, _) = judged[:2]
+    fits = [item[1].verdict is not Verdict.DOES_NOT_FIT for item in judged[:2]]
+    if fits == [True, False]:
+        why = "no other order fits"
+    elif not any(fits):
+        why = "it misses its capacity by least"
+    else:
+        more = scale.phi_of(next_best) / scale.phi_of(estimate) - 1.0
+        time = next_best.iteration_time_s / estimate.iteration_time_s - 1.0
+        why = f"it has the lowest phi; the next, {_stages_words(other)}, has {more:+.1%}, iteration time {time:+.1%}"
+    yield Reason(
+        "order",
+        f"GPU types in the order {_stages_words(plan)}, chosen among {len(judged)} that can be placed: {why}",
+    )
+
+
+def _stages_words(plan: Plan) -> str:
+    """Stages on each GPU type along the pipeline: ``2 h100 > 4 mi300x``."""
+    runs = [(name, len(list(group))) for name, group in groupby(stage.gpu_type for stage in plan.stages)]
+    return " > ".join(f"{count} {name}" for name, count in runs)
 
 
 def _unplaced(cluster: Cluster, job: Job, request: PlanRequest) -> Reason:
     size = request.tp * request.dp
+    nodes = node_problem(cluster, size)
     have = ", ".join(f"{len(ranks)} {name}" for name, ranks in cluster.ranks_by_type.items())
     order = f" in the order {' > '.join(request.type_order)}" if request.type_order else ""
     return Reason(
         "placement",
         f"{request.pp} stages of TP {request.tp} x DP {request.dp} = {size} GPUs of one type each cannot be placed"
-        f"{order}: the cluster has {have}, and TP groups stay inside a node",
+        f"{order}: the cluster has {have}, and TP groups stay inside a node{nodes and f'; {nodes}'}",
         remedy="use a smaller DP or TP, or fewer stages",
     )
 
@@ -244,7 +277,7 @@ def _judge(
     verdict = estimate.verdict
     reasons: list[Reason] = []
     if verdict is Verdict.DOES_NOT_FIT:
-        remedy = plan_remedy(cluster, model, job, plan, estimate, estimator.derive)
+        remedy = plan_remedy(cluster, model, job, plan, estimate, estimator)
         for k, (stage, missing) in enumerate(_overfull(estimate)):
             reasons.append(
                 Reason("memory", _memory_words(estimate, stage, plan), stage, missing, remedy if k == 0 else "")

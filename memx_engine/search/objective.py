@@ -86,6 +86,8 @@ class Objective:
         return np.asarray(np.exp(log_phi))
 
 
+TIME_ALONE = Objective(Weights("fastest", 1.0, 0.0, 0.0), References(1.0, 1.0, 1.0, 1.0))
+"""What to choose by where only the iteration time counts."""
 PEAK_ALONE = Objective(Weights("lightest", 0.0, 1.0, 0.0), References(1.0, 1.0, 1.0, 1.0))
 """What to choose by where it matters only whether, or how nearly, something fits."""
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+from memx_engine.cost.table import Estimator
 from memx_engine.inputs.cluster import Cluster
-from memx_engine.inputs.job import Job, Optimizer
+from memx_engine.inputs.job import Framework, Job, Optimizer
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.inputs.parallelism import legal_tp
-from memx_engine.plan import Estimate, Plan
-from memx_engine.search.diagnose import MakeEstimator, first_principles, fits_somewhere, shorter_sequence
+from memx_engine.plan import Estimate, Plan, Recompute, Verdict
+from memx_engine.search.assign import build_plan
+from memx_engine.search.bounds import fixed_split
+from memx_engine.search.diagnose import SHORTEST_SEQ_LEN, MakeEstimator, fits_somewhere, shorter_sequence
+from memx_engine.search.objective import TIME_ALONE
+from memx_engine.search.solver import Limits, solve
 from memx_engine.units import GIB
 
 
@@ -20,9 +25,15 @@ def plan_remedy(
     job: Job,
     plan: Plan,
     estimate: Estimate,
-    make_estimator: MakeEstimator = first_principles,
+    estimator: Estimator,
 ) -> str:
     """What would fit, the smallest changes first; says so where shortening the sequence cannot help."""
+    make_estimator = estimator.derive
+    within = list(_within_layout(cluster, model, job, plan, estimator))
+    if within:
+        seq_len = _shorter_alone(cluster, model, job, plan, make_estimator)
+        within += [f"a sequence of {seq_len} tokens with nothing else changed"] if seq_len else []
+        return f"what would fit: {', or '.join(within)}"
     shape = plan.skeleton
     asked = replace(
         job,
@@ -49,19 +60,77 @@ def plan_remedy(
     )
 
 
+def _within_layout(
+    cluster: Cluster, model: TransformerSpec, job: Job, plan: Plan, estimator: Estimator
+) -> Iterator[str]:
+    """Recompute, layers, both, or the micro-batch: each change of ``plan`` on its own stages that was tried and fits.
+
+    Of several choices that fit, the fastest is named.
+    """
+    skeleton = plan.skeleton
+    table = estimator.stage_table(skeleton)
+    common = Limits(same_recompute=job.framework is Framework.MEGATRON)
+
+    def fitting(layers: Sequence[int], options: Sequence[Recompute]) -> Plan | None:
+        changed = build_plan(cluster, model, skeleton, layers, options)
+        return None if estimator.estimate(changed).verdict is Verdict.DOES_NOT_FIT else changed
+
+    if all(n % skeleton.virtual_stages == 0 for n in plan.layers):
+        found = solve(fixed_split(table, plan.layers), TIME_ALONE, limits=common)
+        changed = found and fitting(plan.layers, [table.options[r] for r in found.options])
+        if changed:
+            yield f"more recompute with the same layers (--recompute {_listed(changed.recompute)})"
+    if all(option in table.options for option in plan.recompute):
+        pinned = replace(common, recompute=tuple(table.options.index(option) for option in plan.recompute))
+        found = solve(table, TIME_ALONE, limits=pinned)
+        changed = found and fitting(found.layers, plan.recompute)
+        if changed:
+            yield f"another split of the layers with the same recompute (--layers {_listed(changed.layers)})"
+    found = solve(table, TIME_ALONE, limits=common)
+    changed = found and fitting(found.layers, [table.options[r] for r in found.options])
+    if changed and changed.layers != plan.layers and changed.recompute != plan.recompute:
+        yield f"both (--layers {_listed(changed.layers)} --recompute {_listed(changed.recompute)})"
+    for smaller in _halvings(skeleton.micro_batch):
+        shape = replace(skeleton, micro_batch=smaller)
+        if estimator.estimate(replace(plan, skeleton=shape)).verdict is not Verdict.DOES_NOT_FIT:
+            yield f"micro-batch {smaller} with nothing else changed (--mbs {smaller})"
+            break
+
+
+def _shorter_alone(
+    cluster: Cluster, model: TransformerSpec, job: Job, plan: Plan, make_estimator: MakeEstimator
+) -> int | None:
+    """The longest halving of the sequence at which the very plan fits; None where none does."""
+    for seq_len in _halvings(plan.skeleton.seq_len):
+        shorter = replace(plan, skeleton=replace(plan.skeleton, seq_len=seq_len))
+        estimator = make_estimator(cluster, model, replace(job, seq_len=seq_len))
+        if estimator.estimate(shorter).verdict is not Verdict.DOES_NOT_FIT:
+            return seq_len
+        if seq_len <= SHORTEST_SEQ_LEN:
+            break
+    return None
+
+
+def _halvings(value: int) -> Iterator[int]:
+    while value > 1:
+        value //= 2
+        yield value
+
+
+def _listed(values: Sequence[object]) -> str:
+    """As a flag takes it: one word where all agree."""
+    words = [str(value) for value in values]
+    return words[0] if len(set(words)) == 1 and not words[0].isdigit() else ",".join(words)
+
+
 def _changes(model: TransformerSpec, job: Job, fits: Callable[[Job], bool]) -> Iterator[str]:
     """Changes that fit, each tried alone first: same layout, then other layouts of the same GPUs."""
     (pp,), (dp,), (size,) = job.pp_sizes or (1,), job.dp_sizes or (1,), job.micro_batch_sizes or (1,)
     sharded = replace(job, optimizer=Optimizer.SHARDED)
-    if fits(job):
-        yield "another layer split or more recompute in the same layout"
-        return
-    smaller = size // 2
-    while smaller >= 1:
+    for smaller in _halvings(size):
         if job.global_batch % (dp * smaller) == 0 and fits(replace(job, micro_batch_sizes=(smaller,))):
-            yield f"micro-batch {smaller}"
+            yield f"micro-batch {smaller} with another layer split or more recompute"
             break
-        smaller //= 2
     if job.optimizer is not Optimizer.SHARDED and dp > 1 and fits(sharded):
         yield "a sharded optimizer"
     yield from _wider(model, job, fits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -41,7 +42,7 @@ class Reason:
 
     Attributes:
         rule: ``tp``, ``placement``, ``batch``, ``layers``, ``schedule``, ``recompute``, ``memory``, ``limit``,
-            ``time``, ``note``.
+            ``time``, ``order``, ``note``.
         stage: 0-based, where one stage is meant. missing_bytes: What that stage's GPUs lack.
         remedy: What to do about it; empty where nothing needs doing.
     """
@@ -98,6 +99,9 @@ def _shape(cluster: Cluster, model: TransformerSpec, job: Job, request: PlanRequ
         )
     if job.global_batch % (dp * size):
         yield _batch(job, dp, size)
+        nodes = node_problem(cluster, tp * dp)
+        if nodes:
+            yield Reason("note", nodes)
     elif request.virtual_stages > 1 or pp > model.layers:
         groups = job.global_batch // (dp * size)
         problem = schedule_problem(model.layers, pp, groups, request.virtual_stages)
@@ -143,6 +147,14 @@ def _batch(job: Job, dp: int, size: int) -> Reason:
         f"global batch {job.global_batch} is not a multiple of DP {dp} x micro-batch {size} = {whole}",
         remedy="use " + " or ".join(words),
     )
+
+
+def node_problem(cluster: Cluster, size: int) -> str:
+    """Says so where a stage of ``size`` GPUs neither divides a node nor is made of whole ones; else empty."""
+    nodes = sorted(set(Counter((gpu.gpu_type.name, gpu.node_index) for gpu in cluster.gpus).values()))
+    if any(n % size == 0 or size % n == 0 for n in nodes):
+        return ""
+    return f"a stage of TP x DP = {size} GPUs suits no node size ({', '.join(map(str, nodes))} of one type)"
 
 
 def _schedule_remedy(job: Job, request: PlanRequest) -> str:

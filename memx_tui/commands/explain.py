@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         FirstPrinciples,
         Job,
         OperatorLimits,
-        PlanRequest,
         Recompute,
         SearchOptions,
         SearchResult,
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     )
 
     Inputs = tuple[Cluster, TransformerSpec, Job]
-
-_SHAPE = ("tp", "pp", "dp")
 
 
 @click.command()
@@ -107,9 +104,10 @@ def command(
         start_work(workspace, log_level, only_reads=True)
         _explain_file(plan, workspace, options, limits, as_json)
         return
-    request = _request(flags, layers, recompute, schedule)
+    _check_shape(flags)
+    words = (parse_layers(layers), parse_recompute(recompute), parse_schedule(schedule))
     start_work(workspace, log_level, only_reads=True)
-    from memx_engine import explain_request
+    from memx_engine import PlanRequest, explain_request
 
     loaded = load_inputs(
         cluster,
@@ -120,31 +118,36 @@ def command(
             for name in ("global_batch", "seq_len", "precision", "optimizer", "attention", "framework")
         },
     )
+    dp = flags["dp"] or _implied_dp(loaded, flags)
+    request = PlanRequest(flags["tp"], flags["pp"], dp, flags["mbs"], *words)
     estimator = stored_estimator(*loaded, workspace)
     result = None if options is None else _search(loaded, options, estimator)
     explanation = explain_request(*loaded, request, estimator=estimator, result=result, limits=limits)
     _show(explanation, loaded, _assumed(loaded, estimator), as_json)
 
 
-def _request(flags: dict[str, Any], layers: str | None, recompute: str | None, schedule: str) -> PlanRequest:
-    """The plan that the flags describe; InputError names the flag that is wrong."""
-    from memx_engine import PlanRequest
-
-    missing = [f"--{name}" for name in (*_SHAPE, "mbs") if flags[name] is None]
+def _check_shape(flags: dict[str, Any]) -> None:
+    """Raise InputError that names the sizes that are missing; DP may be implied."""
+    missing = [f"--{name}" for name in ("tp", "pp", "mbs") if flags[name] is None]
     if missing:
         raise InputError(
             "needed to describe a plan",
-            where=", ".join(missing),
+            where=", ".join([*missing, *(["--dp"] if flags["dp"] is None else [])]),
             hint="or give a plan file: memx-tui explain plan.yaml",
         )
-    return PlanRequest(
-        tp=flags["tp"],
-        pp=flags["pp"],
-        dp=flags["dp"],
-        micro_batch=flags["mbs"],
-        layers=parse_layers(layers),
-        recompute=parse_recompute(recompute),
-        virtual_stages=parse_schedule(schedule),
+
+
+def _implied_dp(inputs: Inputs, flags: dict[str, Any]) -> int:
+    """The DP size that the GPUs leave; InputError with the choices where it is not clear."""
+    from memx_engine import dp_choices
+
+    choices = dp_choices(*inputs, flags["tp"], flags["pp"], flags["mbs"])
+    if len(choices) == 1:
+        say(f"memx-tui: --dp {choices[0]}, which is what these GPUs leave for TP {flags['tp']} and PP {flags['pp']}")
+        return choices[0]
+    can = f"it can be {', '.join(map(str, choices))}" if choices else "no DP can be placed with these sizes"
+    raise InputError(
+        "needed to describe a plan", where="--dp", hint=f"{can}; or give a plan file: memx-tui explain plan.yaml"
     )
 
 
@@ -247,4 +250,4 @@ def _show(explanation: Explanation, inputs: Inputs, assumed: tuple[str, ...], as
 
     style = Style.of(sys.stdout)
     heading = inputs_heading(f"{model.name} on {cluster.name}", inputs, style)
-    emit(explain_text(explanation, heading, assumed, style))
+    emit(explain_text(explanation, heading, assumed, style, len(cluster.gpus)))

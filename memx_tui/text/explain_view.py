@@ -7,22 +7,24 @@ from typing import TYPE_CHECKING
 
 from memx_engine import gib
 from memx_tui.text import numbers
-from memx_tui.text.plan_view import VERDICT_LOOKS, VERDICT_WORDS, cluster_line, job_line, plan_block
+from memx_tui.text.plan_view import VERDICT_LOOKS, VERDICT_WORDS, cluster_line, idle_words, job_line, plan_block
 from memx_tui.text.search_view import assumed_block
 from memx_tui.text.style import Style
 
 if TYPE_CHECKING:
-    from memx_engine import Cluster, Explanation, Gap, Job, TransformerSpec
+    from memx_engine import Cluster, Explanation, Gap, Job, Reason, TransformerSpec
 
 
-def explain_text(explanation: Explanation, heading: Sequence[str], assumed: Sequence[str], style: Style) -> str:
-    """The whole answer of ``explain``; the first line carries the verdict."""
+def explain_text(
+    explanation: Explanation, heading: Sequence[str], assumed: Sequence[str], style: Style, gpus: int = 0
+) -> str:
+    """The whole answer of ``explain``; the first line carries the verdict, and how many of ``gpus`` stay idle."""
     verdict = explanation.verdict
-    lines = [*heading, "", style.paint(VERDICT_WORDS[verdict].upper(), VERDICT_LOOKS[verdict])]
+    idle = idle_words(explanation.plan.plan, gpus) if explanation.plan is not None else ""
+    word = style.paint(VERDICT_WORDS[verdict].upper(), VERDICT_LOOKS[verdict])
+    lines = [*heading, "", f"{word}, {idle}" if idle else word]
     for reason in explanation.reasons:
-        place = f"stage {reason.stage}: " if reason.stage is not None else ""
-        missing = f" ({gib(reason.missing_bytes):.2f} GiB missing)" if reason.missing_bytes else ""
-        lines.extend(style.wrap(f"{place}{reason.message}{missing} [{reason.rule}]", "   ", first=" - "))
+        lines.extend(style.wrap(f"{reason_words(reason)} [{reason.rule}]", "   ", first=" - "))
         if reason.remedy:
             lines.extend(style.wrap(f"remedy: {reason.remedy}", "     ", first="   "))
     if explanation.gap is not None:
@@ -31,6 +33,15 @@ def explain_text(explanation: Explanation, heading: Sequence[str], assumed: Sequ
         lines.extend(["", *plan_block("The plan", explanation.plan.plan, explanation.plan.estimate, style)])
     lines.extend(["", *assumed_block(assumed, style)])
     return "\n".join(lines)
+
+
+def reason_words(reason: Reason) -> str:
+    """The message with its stage and what it lacks, where it does not say them itself."""
+    place = f"stage {reason.stage}"
+    place = "" if reason.stage is None or place in reason.message else f"{place}: "
+    lacks = reason.missing_bytes is not None and reason.missing_bytes > 0 and "missing" not in reason.message
+    missing = f" ({gib(reason.missing_bytes or 0.0):.2f} GiB missing)" if lacks else ""
+    return f"{place}{reason.message}{missing}"
 
 
 def gap_words(gap: Gap) -> str:

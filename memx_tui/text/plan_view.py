@@ -83,6 +83,12 @@ def job_line(model: TransformerSpec, job: Job, style: Style) -> str:
     return style.glyphs.dot.join(parts)
 
 
+def idle_words(plan: Plan, gpus: int) -> str:
+    """``12 of 28 GPUs idle`` where the plan leaves any of the cluster's ``gpus`` unused; else empty."""
+    idle = gpus - sum(len(stage.ranks) for stage in plan.stages)
+    return f"{idle} of {gpus} GPUs idle" if idle > 0 else ""
+
+
 def shape_line(plan: Plan, style: Style) -> str:
     """The plan's dimensions in one line."""
     s = plan.skeleton

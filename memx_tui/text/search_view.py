@@ -12,6 +12,7 @@ from memx_tui.text import numbers
 from memx_tui.text.grid import Column, table
 from memx_tui.text.plan_view import (
     cluster_line,
+    idle_words,
     job_line,
     layers_by_type,
     plan_block,
@@ -43,11 +44,13 @@ def search_text(
         extra: Lines of what else was asked.
     """
     price = price_words(result, chosen)
+    idle = idle_words(chosen.plan, len(result.cluster.gpus))
     lines = [
         *header(result, style),
         "",
         *ranked_table(shown, style, chosen.rank),
         *(style.wrap(price, " ") if price else []),
+        *(style.wrap(f"Plan {chosen.rank} leaves {idle}.", " ") if idle else []),
         *style.wrap(_caption(result, len(shown), style), " "),
         "",
         *plan_block(f"Plan {chosen.rank}", chosen.plan, chosen.estimate, style),

@@ -219,7 +219,12 @@ def test_a_judgement_names_verdict_rule_and_remedy() -> None:
     text = explain_text(Explanation(Verdict.DOES_NOT_FIT, (reason,), ranked), ["heading"], ["bf16"], Style(120))
     assert "DOES NOT FIT" in text
     assert "stage 2: weights alone exceed the GPU (3.50 GiB missing) [memory]" in text
-    assert "remedy: use tp 8" in text
+    assert "remedy: use tp 8" in text and "idle" not in text
+    said = replace(reason, message="stage 2 needs 83.5 GiB and has 80.0: 3.5 GiB missing")
+    text = explain_text(Explanation(Verdict.DOES_NOT_FIT, (said,), ranked), ["heading"], ["bf16"], Style(120), 20)
+    assert "- stage 2 needs 83.5 GiB and has 80.0: 3.5 GiB missing [memory]" in text
+    idle = 20 - sum(len(stage.ranks) for stage in plan.stages)
+    assert f"DOES NOT FIT, {idle} of 20 GPUs idle" in text
     assert "bf16" in text
 
 

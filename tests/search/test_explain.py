@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -14,6 +15,7 @@ from memx_engine.inputs.model import TransformerSpec
 from memx_engine.inputs.model_file import load_model
 from memx_engine.plan import Recompute, Verdict
 from memx_engine.search.explain import Explanation, PlanRequest, explain_plan, explain_request
+from memx_engine.search.implied import dp_choices
 from memx_engine.search.limits import OperatorLimits
 from memx_engine.search.run import SearchOptions, search
 from memx_engine.units import GIB, TERA
@@ -141,6 +143,48 @@ def test_every_overfull_stage_is_named_the_worst_with_its_remedy() -> None:
     assert missing == sorted(missing, key=lambda m: -(m or 0)) and len(missing) >= 2
     assert "more recompute" in explanation.reasons[0].remedy
     assert not explanation.reasons[1].remedy
+
+
+def test_a_remedy_names_recompute_layers_and_micro_batch_that_fit() -> None:
+    cluster, model, job = eight_a100(), llama2_7b(), make_job()
+    request = PlanRequest(2, 4, 1, 8, recompute=(Recompute.parse("none"),))
+    remedy = explain_request(cluster, model, job, request).reasons[0].remedy
+    recompute = re.search(r"--recompute ([\w:,]+)\)", remedy)
+    size = re.search(r"--mbs (\d+)", remedy)
+    assert recompute is not None and size is not None and 1 <= int(size[1]) < 8
+    words = tuple(Recompute.parse(word) for word in recompute[1].split(","))
+    for changed in (replace(request, recompute=words), replace(request, micro_batch=int(size[1]))):
+        assert explain_request(cluster, model, job, changed).verdict is not Verdict.DOES_NOT_FIT
+    shorter = re.search(r"a sequence of (\d+) tokens with nothing else changed", remedy)
+    assert shorter is not None
+    job = replace(job, seq_len=int(shorter[1]))
+    assert explain_request(cluster, model, job, request).verdict is not Verdict.DOES_NOT_FIT
+
+
+def test_the_order_of_types_that_was_chosen_is_said_and_a_limit_fixes_it() -> None:
+    cluster, model, job = make_cluster(), llama2_7b(), make_job()
+    request = PlanRequest(8, 2, 1, 1)
+    free = explain_request(cluster, model, job, request)
+    (order,) = [r.message for r in free.reasons if r.rule == "order"]
+    assert free.plan is not None
+    first, last = free.plan.plan.skeleton.type_order
+    assert f"1 {first} > 1 {last}" in order and "lowest phi" in order and f"1 {last} > 1 {first}" in order
+    fixed = explain_request(cluster, model, job, request, limits=OperatorLimits(type_order=(last, first)))
+    assert fixed.plan is not None and fixed.plan.plan.skeleton.type_order == (last, first)
+    assert not [r for r in fixed.reasons if r.rule in ("order", "limit")]
+
+
+def test_seven_gpus_suit_no_node_of_eight() -> None:
+    explanation = explain(PlanRequest(1, 1, 7, 1))
+    assert any("7 GPUs suits no node size (8 of one type)" in r.message for r in explanation.reasons)
+
+
+def test_dp_is_implied_where_the_gpus_leave_one_choice() -> None:
+    cluster, model, job = eight_a100(), llama2_7b(), make_job()
+    assert dp_choices(cluster, model, job, 2, 2, 1) == (2,)
+    # 3 stages: 6 of 8 GPUs at most, and 2 does not leave one choice.
+    assert dp_choices(cluster, model, job, 1, 3, 1) == (1, 2)
+    assert dp_choices(cluster, model, job, 8, 2, 1) == ()
 
 
 def test_planner_chooses_what_is_left_open() -> None:
