@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from memx_engine.cost.correction import Correction
 from memx_engine.cost.first_principles import ExchangeRate, FirstPrinciples
+from memx_engine.cost.pipeline import additive_time
 from memx_engine.cost.sketch import Sketch
 from memx_engine.cost.table import StageTable
 from memx_engine.cost.tables import TableFactors
@@ -31,6 +32,10 @@ Array = NDArray[np.float64]
 
 UNSEEN = 0.5
 """Share of the parts that are not measured by which they may be off."""
+
+STAGED = 2.0
+"""The same of transfers between vendors: they are taken as one pass over the host's link; the copies to and from host
+memory on either side, where nothing overlaps them, are two more."""
 
 COMPOSED = 0.05
 """What nodes of one type differ by, and what putting stages together misses, while no whole run is known."""
@@ -281,8 +286,9 @@ class Predicted:
     def _interval(self, plan: Plan, made: Estimate, far: Sequence[float]) -> tuple[float, float] | None:
         """95 % interval: the widest of the stages', and an allowance for what no stage measurement sees.
 
-        None where a type is not measured. Transfers between stages, exposed data-parallel communication, optimizer and
-        fixed time are first principles'; they may be off by :data:`UNSEEN` of their size.
+        None where a type is not measured. Exposed data-parallel communication, optimizer and fixed time are first
+        principles'; they may be off by :data:`UNSEEN` of their size. Transfers between stages may take that much
+        longer, between vendors :data:`STAGED`, wherever that lets them set the pace.
         """
         widths = []
         for stage, distance in zip(plan.stages, far, strict=True):
@@ -293,9 +299,21 @@ class Predicted:
         if len(known) < len(widths):
             return None
         parts = made.time_breakdown_s
-        unseen = sum(parts[name] for name in ("pp_comm", "dp_comm", "optimizer", "fixed")) / made.iteration_time_s
-        factor = math.exp(max(known)) * (1.0 + COMPOSED + UNSEEN * unseen)
+        outside = sum(parts[name] for name in ("dp_comm", "optimizer", "fixed")) / made.iteration_time_s
+        factor = math.exp(max(known)) * (1.0 + COMPOSED + UNSEEN * outside) * self._slower_transfers(plan, made)
         return made.iteration_time_s / factor, made.iteration_time_s * factor
+
+    def _slower_transfers(self, plan: Plan, made: Estimate) -> float:
+        """What slower transfers would make of the iteration time: a boundary of vendors can come to set the pace."""
+        vendors = [self.cluster.gpu_type(stage.gpu_type).vendor for stage in plan.stages]
+        slow = [
+            c * (1.0 + (UNSEEN if a == b else STAGED))
+            for c, a, b in zip(made.p2p_s, vendors, vendors[1:], strict=False)
+        ]
+        stages = [f + b for f, b in zip(made.stage_forward_s, made.stage_backward_s, strict=True)]
+        count = plan.skeleton.micro_batches
+        plain = additive_time(stages, count, p2p_s=made.p2p_s, tails_s=made.tail_s)
+        return additive_time(stages, count, p2p_s=slow, tails_s=made.tail_s) / plain if plain > 0 else 1.0
 
     def _with_probabilities(
         self, gpus: Sequence[GpuEstimate], found: Sequence[StageFactors]

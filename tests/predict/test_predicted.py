@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from memx_engine.cost.first_principles import FirstPrinciples
-from memx_engine.inputs.cluster_file import load_cluster
+from memx_engine.inputs.cluster_file import cluster_text, load_cluster, parse_cluster
 from memx_engine.inputs.job_file import resolve_job
 from memx_engine.inputs.model_file import load_model
 from memx_engine.measurement import Measurement, Outcome, Point, Truth
@@ -222,3 +222,27 @@ def test_rows_that_skeletons_share_bound_as_the_learned_tables_do(learned: Predi
         assert bounds.time_s == pytest.approx(expected.time_s, rel=1e-9)
         assert bounds.peak_bytes == pytest.approx(expected.peak_bytes, rel=1e-9)
         assert (bounds.even is None) == (expected.even is None)
+
+
+def test_slow_hosts_between_vendors_widen_the_interval_of_plans_that_cross_them(learned: Predicted) -> None:
+    """Nobody measured what crosses vendors; where it can set the pace, that is how unsure a plan's time is."""
+    host = "host: {bandwidth_gb_s: 28"
+    assert host in cluster_text(CLUSTER)
+    slow = parse_cluster(cluster_text(CLUSTER).replace(host, "host: {bandwidth_gb_s: 2"))
+    other = Predicted(slow, MODEL, JOB, learned.stages)
+
+    def widths(types: int) -> list[tuple[float, float]]:
+        out = []
+        for skeleton in SKELETONS:
+            names = [p.gpu_type for p in skeleton.placements]
+            plan = reference_plan(skeleton, MODEL.layers)
+            if len(set(names)) == types and skeleton.virtual_stages == 1 and skeleton.pp > 1 and min(plan.layers) > 0:
+                pair = learned.estimate(plan).half_width, other.estimate(plan).half_width
+                if None not in pair:
+                    out.append((float(pair[0] or 0), float(pair[1] or 0)))
+        return out[:40]
+
+    crossing, alone = widths(3), widths(1)
+    assert len(crossing) == 40 and alone
+    assert np.mean([b for _, b in crossing]) > 1.5 * np.mean([a for a, _ in crossing])
+    assert [b for _, b in alone] == pytest.approx([a for a, _ in alone])
