@@ -56,7 +56,8 @@ def field_of(flag: str) -> tuple[str, str] | None:
 def in_fields(text: str) -> str:
     """``text`` with every flag that has a field replaced by the field's name; where the fields are is said once.
 
-    ``name a Python with --python`` becomes ``name a Python with "python" (2 Profile, o)``.
+    ``name a Python with --python`` becomes ``name a Python with "python" (2 Profile, o)``. What resumes on the command
+    line is a key here.
     """
     places: list[str] = []
 
@@ -68,5 +69,5 @@ def in_fields(text: str) -> str:
         places.append(place)
         return f'"{label}"'
 
-    changed = _FLAG.sub(named, text)
-    return f"{changed} ({'; '.join(dict.fromkeys(places))})" if places else text
+    changed = _FLAG.sub(named, text.replace("the same command with --resume", "r on 2 Profile"))
+    return f"{changed} ({'; '.join(dict.fromkeys(places))})" if places else changed

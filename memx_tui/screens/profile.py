@@ -39,7 +39,7 @@ class ProfileScreen(ModeScreen):
         Binding("r", "start", "Start", id="profile.start", tooltip="Measure what is not stored yet; nothing twice"),
         Binding("space", "pause", "Pause", id="profile.pause", tooltip="Start no new point, or go on"),
         Binding("x", "cancel", "Cancel", id="profile.cancel", tooltip="Stop; every finished point is kept"),
-        Binding("f", "retry", "Retry failed", id="profile.retry", tooltip="Measure again what failed or hung"),
+        Binding("f", "retry", "Retry", id="profile.retry", tooltip="Measure again what failed or hung"),
         Binding("o", "runner", "Runner", id="profile.runner", tooltip="Where to measure, and in which workspace"),
         Binding("p", "plan", "Plan", id="profile.plan", tooltip="Search for plans with what is measured by now"),
         Binding("l", "full_log", "Log", id="profile.log", tooltip="The whole log, or all panes again"),

@@ -24,6 +24,7 @@ from tests.tui.harness import make_app, screen_text
         ("with --runner slurm, and name it with --types", 'with "runner" slurm, and name it with "GPU types" (2 Pro'),
         ("scores; --attention unfused says so", 'scores; "attention" unfused says so (1 Cluster, training)'),
         ("narrow it with --seq-len or --python", 'with "sequence" or "python" (1 Cluster, training; 2 Profile, o)'),
+        ("the same command with --resume goes on from them", "r on 2 Profile goes on from them"),
         ("add --resume to go on", "add --resume to go on"),
         ("a-name--python stays, and so does sinfo -N --json", "a-name--python stays, and so does sinfo -N --json"),
         ("", ""),

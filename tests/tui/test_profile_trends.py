@@ -16,8 +16,10 @@ from memx_engine.predict.learning import Learned, TypeLearned
 from memx_engine.profile.trends import judge_trend
 from memx_tui import profile_job
 from memx_tui.app import MemxApp
+from memx_tui.profile_state import LogLine
 from memx_tui.session import Session
 from memx_tui.widgets.chrome import FooterBar
+from memx_tui.widgets.text_view import TextView
 from tests.builders import make_cluster, make_model
 from tests.tui.harness import make_app, screen_lines, screen_text
 from tests.tui.test_profile_screen import no_search as no_search  # noqa: PLC0414  # a fixture is used by its name
@@ -173,3 +175,36 @@ async def test_the_hint_is_there_when_there_is_something_to_see(tmp_path: Path) 
         await pilot.pause(0.05)
         assert "t Trends" in screen_lines(app)[-1]
         assert app.screen.query_one(FooterBar).shown[-1].label == "Quit"
+
+
+async def test_check_07_resizing_while_it_runs_keeps_the_place_in_the_log_and_every_line(tmp_path: Path) -> None:
+    app = make_app(tmp_path, on_profile())
+    state = app.session.profile
+    async with app.run_test(size=(160, 50)) as pilot:
+        state.running = True
+        state.log.extend(LogLine("12:00:00", "a100", f"line {n:03d}") for n in range(200))
+        progress = TypeProgress("a100", TypeState.MEASURING, 280, measured=140, rate_per_s=2.0, eta_s=70.0)
+        state.progress = ProfileProgress(60.0, (progress,))
+        app.publish("profile")
+        await until(pilot, lambda: "line 199" in screen_text(app))
+        view = app.screen.query_one("#lower", TextView)
+        for number, size in enumerate([(80, 24), (40, 12), (120, 36), (160, 50)]):
+            await pilot.resize_terminal(*size)
+            state.log.append(LogLine("12:00:01", "a100", f"new {number}"))
+            app.publish("profile")
+            await until(pilot, lambda: state.log[-1].text in screen_text(app))  # it follows the end
+            lines = screen_lines(app)
+            assert "50%" in lines[2] and "140/280" in "".join(lines[2:6]), size
+            assert all(len(line) == size[0] for line in lines)
+        await pilot.press("g", "pagedown")
+        await pilot.pause(0.1)
+        top = view.scroll_offset.y
+        assert top > 0
+        for size in ((80, 24), (160, 50)):
+            await pilot.resize_terminal(*size)
+            state.log.append(LogLine("12:00:02", "a100", "later"))
+            app.publish("profile")
+            await pilot.pause(0.1)
+            assert view.scroll_offset.y == top, "whoever reads in the middle stays there"
+            assert f"line {top:03d}" in screen_text(app)
+        state.running = False
