@@ -240,7 +240,7 @@ class Estimate:
         lower_bound_s: No order of events can be faster.
         interval_s: 95 % interval of the iteration time; None while nothing is calibrated.
         time_breakdown_s: ``compute``, ``recompute``, ``tp_comm``, ``pp_comm``, ``bubble``, ``dp_comm``, ``optimizer``,
-            ``fixed``; sums to ``iteration_time_s``, seen from the slowest stage.
+            ``fixed``; sums to ``iteration_time_s``, seen from ``slowest_stage``.
         stage_forward_s, stage_backward_s: One micro-batch on each stage.
         peak_bytes: The highest per-GPU peak. memory_variance_bytes2: Variance of the peaks over the plan's GPUs.
         extrapolated: Sizes of the plan outside the range of what was measured, such as ``micro_batch``.
@@ -261,6 +261,12 @@ class Estimate:
     interval_s: tuple[float, float] | None = None
     provenance: Provenance = Provenance.UNCALIBRATED
     extrapolated: tuple[str, ...] = ()
+
+    @property
+    def slowest_stage(self) -> int:
+        """The stage that takes longest for one micro-batch and so sets the pace: the time breakdown is its own."""
+        times = [f + b for f, b in zip(self.stage_forward_s, self.stage_backward_s, strict=True)]
+        return max(range(len(times)), key=times.__getitem__)
 
     @property
     def half_width(self) -> float | None:

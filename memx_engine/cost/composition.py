@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from memx_engine.cost.events import simulate
 from memx_engine.cost.pipeline import additive_time, held_bytes, in_flight, interleaved_estimate, lower_bound
@@ -82,11 +83,13 @@ def compose(
         )
         # Chunks of later stages start before earlier stages have finished theirs: only a stage's own work is a bound.
         lowest = max(micro_batches * t + tail for t, tail in zip(stage_s, tail_s, strict=True)) + fixed
-    run = simulate(forward, backward, links, micro_batches, tails_s=tail_s, fixed_s=fixed, virtual_stages=v)
-    breakdown = _breakdown(run.iteration_time_s, micro_batches, times, tails, transfers, v)
+    timed = partial(simulate, forward, backward, micro_batches=micro_batches, fixed_s=fixed, virtual_stages=v)
+    iteration = timed(p2p_s=links, tails_s=tail_s).iteration_time_s
+    at_once = timed(p2p_s=[0.0] * len(links), tails_s=tail_s).iteration_time_s if any(links) else iteration
+    breakdown = _breakdown(iteration, min(at_once, iteration), micro_batches, times, tails, fixed)
     # Sums in another order can put the bound a rounding error above the simulation that attains it.
-    lowest = min(lowest, run.iteration_time_s)
-    return Composition(times, tuple(tails), run.iteration_time_s, additive, lowest, breakdown)
+    lowest = min(lowest, iteration)
+    return Composition(times, tuple(tails), iteration, additive, lowest, breakdown)
 
 
 def stage_breakdowns(
@@ -110,30 +113,30 @@ def stage_breakdowns(
 
 def _breakdown(
     iteration: float,
+    at_once: float,
     micro_batches: int,
     times: Sequence[StageTime],
     tails: Sequence[Tail],
-    transfers: Transfers,
-    v: int,
+    fixed: float,
 ) -> dict[str, float]:
-    """Where the slowest stage's iteration goes; whatever is neither work nor transfer is ``bubble``."""
+    """Where the slowest stage's iteration goes, which takes ``at_once`` where transfers between stages take no time.
+
+    ``pp_comm`` is what these transfers add to the iteration, ``bubble`` what is left: the stage waits for others to
+    fill, drain, and finish their tails.
+    """
     i = max(range(len(times)), key=lambda k: times[k].total_s)
-    slowest, tail, p2p = times[i], tails[i], transfers.p2p_s
-    wrap = transfers.wrap_s if v > 1 else 0.0
-    around = (p2p[i - 1] if i > 0 else wrap) + (p2p[i] if i < len(p2p) else wrap)
+    slowest, tail = times[i], tails[i]
     parts = {
         "compute": micro_batches * (slowest.total_s - slowest.recompute_s - slowest.comm_s),
         "recompute": micro_batches * slowest.recompute_s,
         "tp_comm": micro_batches * slowest.comm_s,
-        "pp_comm": 0.0,
+        "pp_comm": iteration - at_once,
         "bubble": 0.0,
         "dp_comm": tail.dp_s,
         "optimizer": tail.optimizer_s,
-        "fixed": transfers.fixed_s,
+        "fixed": fixed,
     }
-    rest = max(iteration - sum(parts.values()), 0.0)
-    parts["pp_comm"] = min(micro_batches * v * around, rest)
-    parts["bubble"] = rest - parts["pp_comm"]
+    parts["bubble"] = max(iteration - sum(parts.values()), 0.0)
     # Rounding of the sum above must not make the parts miss the whole.
     parts["compute"] += iteration - sum(parts.values())
     return parts

@@ -79,10 +79,14 @@ def device_features(estimator: FirstPrinciples, skeleton: Skeleton, subject: str
     return out
 
 
-def estimate_features(estimate: Estimate, skeleton: Skeleton, subject: str) -> dict[str, float]:
-    """The cost model's terms of the reference plan: where its time goes, and its memory on ``subject``."""
+def estimate_features(estimate: Estimate, skeleton: Skeleton, subject: str, *, wrap_s: float = 0.0) -> dict[str, float]:
+    """The cost model's terms of the reference plan: where its time goes, and its memory on ``subject``.
+
+    Args:
+        wrap_s: Transfer from the last stage to the first where the schedule is interleaved.
+    """
     total = estimate.iteration_time_s
-    parts = estimate.time_breakdown_s
+    parts = _with_every_transfer(estimate, skeleton, wrap_s)
     out = {"time": _log(total)}
     for name, seconds in parts.items():
         if name != "recompute":
@@ -96,6 +100,19 @@ def estimate_features(estimate: Estimate, skeleton: Skeleton, subject: str) -> d
     for name, size in own.breakdown.as_dict().items():
         out[f"{name}_memory_share"] = size / own.peak_bytes
     return out
+
+
+def _with_every_transfer(estimate: Estimate, skeleton: Skeleton, wrap_s: float) -> dict[str, float]:
+    """The time breakdown with ``pp_comm`` as all that passes the slowest stage, as far as the stage may wait for it.
+
+    Unlike the part that lengthens the iteration this is smooth in the links' speed, so learning can scale it.
+    """
+    parts, i, p2p = dict(estimate.time_breakdown_s), estimate.slowest_stage, estimate.p2p_s
+    around = (p2p[i - 1] if i > 0 else wrap_s) + (p2p[i] if i < len(p2p) else wrap_s)
+    waiting = parts["pp_comm"] + parts["bubble"]
+    parts["pp_comm"] = min(skeleton.micro_batches * skeleton.virtual_stages * around, waiting)
+    parts["bubble"] = waiting - parts["pp_comm"]
+    return parts
 
 
 def recompute_features(estimator: FirstPrinciples, plan: Plan, subject: str) -> dict[str, float]:
@@ -133,7 +150,10 @@ def skeleton_features(
     out["hidden_per_rank"] = _log(model.hidden / skeleton.tp)
     out |= device_features(estimator, skeleton, subject)
     plan = reference_plan(skeleton, model.layers, untied=untied)
-    out |= estimate_features(estimator.estimate(plan), skeleton, subject)
+    wrap_s = 0.0
+    if skeleton.virtual_stages > 1:
+        wrap_s = estimator.transfers(skeleton, estimator.network.place(skeleton.placements), untied=untied).wrap_s
+    out |= estimate_features(estimator.estimate(plan), skeleton, subject, wrap_s=wrap_s)
     out["tp_across_share"] = out["tp_comm_share"] if _tensor_groups_cross_nodes(estimator, skeleton) else 0.0
     return out
 
@@ -149,5 +169,4 @@ def _tensor_groups_cross_nodes(estimator: FirstPrinciples, skeleton: Skeleton) -
 
 def slowest_type(estimate: Estimate, plan: Plan) -> str:
     """The GPU type of the stage that takes longest per micro-batch."""
-    times = [f + b for f, b in zip(estimate.stage_forward_s, estimate.stage_backward_s, strict=True)]
-    return plan.stages[max(range(len(times)), key=times.__getitem__)].gpu_type
+    return plan.stages[estimate.slowest_stage].gpu_type

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from memx_engine.cost.composition import Transfers, compose, stage_chunks
 from memx_engine.cost.first_principles import FirstPrinciples
 from memx_engine.cost.pipeline import additive_time, interleaved_estimate
 from memx_engine.errors import InputError
@@ -297,3 +298,35 @@ def test_the_fingerprint_changes_with_a_constant_of_the_model(monkeypatch: pytes
             patch.setattr(f"memx_engine.cost.{name}", value)
             assert FirstPrinciples(CLUSTER, SMALL, Job(64, 2048)).fingerprint != base
     assert FirstPrinciples(CLUSTER, SMALL, Job(64, 2048)).fingerprint == base
+
+
+@pytest.mark.parametrize("v", (1, 2))
+@pytest.mark.parametrize("layers", ([6, 6], [2, 10], [10, 2], [2, 4, 2, 4]))
+def test_parts_of_the_time_mean_what_they_say(layers: list[int], v: int) -> None:
+    estimator = FirstPrinciples(CLUSTER, SMALL, Job(64, 2048))
+    made = plan(skeleton(CLUSTER, 2, len(layers), 8 // len(layers), **SIZES, v=v), layers)
+    estimate = estimator.estimate(made)
+    parts, i = estimate.time_breakdown_s, estimate.slowest_stage
+    assert sum(parts.values()) == pytest.approx(estimate.iteration_time_s, rel=1e-12)
+    own = estimate.stage_forward_s[i] + estimate.stage_backward_s[i]
+    busy = made.skeleton.micro_batches * own
+    assert parts["compute"] + parts["recompute"] + parts["tp_comm"] == pytest.approx(busy)
+    if layers == [10, 2]:
+        # A first stage much slower than the others never waits for a transfer, and for micro-batches at the end alone.
+        assert i == 0 and parts["pp_comm"] == 0.0 and parts["bubble"] < own
+    else:
+        assert parts["pp_comm"] > 0 and parts["bubble"] > 0
+    if i > 0:
+        assert parts["bubble"] >= estimate.stage_forward_s[0] / v * (1 - 1e-9)
+
+
+def test_without_transfers_nothing_is_booked_on_them() -> None:
+    made = plan(skeleton(CLUSTER, 2, 4, 2, **SIZES), [3, 3, 3, 3])
+    estimator = FirstPrinciples(CLUSTER, SMALL, Job(64, 2048))
+    costs = [k.cost for k in estimator._stages(made.skeleton, estimator.network.place(made.skeleton.placements))]
+    chunks = [stage_chunks(i, stage) for i, stage in enumerate(made.stages)]
+    free = compose(made, costs, chunks, Transfers((0.0, 0.0, 0.0), 0.0, 0.0))
+    slow = compose(made, costs, chunks, Transfers((0.1, 0.1, 0.1), 0.0, 0.0))
+    assert free.breakdown_s["pp_comm"] == 0.0 and free.breakdown_s["bubble"] > 0
+    assert slow.breakdown_s["bubble"] == pytest.approx(free.breakdown_s["bubble"])
+    assert slow.breakdown_s["pp_comm"] == pytest.approx(slow.iteration_s - free.iteration_s)
