@@ -18,7 +18,8 @@ class SearchOptions:
 
     Attributes:
         weights: None lets the search choose a profile and say why.
-        top: How many skeletons' plans must be right (N): a skeleton is closed only above the N-th best.
+        top: How many skeletons' plans must be right (N): a skeleton is closed only above the N-th best, N at least 10,
+            so that the first plans are the same however few are shown.
         time_limit_s: Stop then and return the best so far, at least one plan; None searches everything.
         seed, threads: Part of every search's record; this search uses no randomness and one thread.
         rescored: How many skeleton optima are ordered by event time (K).

@@ -81,8 +81,8 @@ def rank(
     because interleaved estimates may rise.
 
     Args:
-        found: One plan per skeleton. fast: Candidates for the fastest plan; one that is not in ``found`` stands beside
-            the table.
+        found: One plan per skeleton. fast: One plan per skeleton for time alone, of which the fastest by events among
+            the best ``rescored`` takes part; where it is not in ``found`` it stands beside the table.
         beside: Plans of the whole space's front; those that are not in ``found`` stand beside the table too.
         whole: The front holds plans of ``beside`` alone, and three kinds that nothing known dominates: the first plan,
             the fastest one, and interleaved ones.
@@ -98,17 +98,22 @@ def rank(
         return known[id(assigned)]
 
     pool, count = list(found), len(found)
-    timed = [(estimate(a), a) for k, a in enumerate(fast) if k == 0 or not should_stop()]
-    fastest = [min(timed, key=lambda item: item[0].iteration_time_s)[1]] if timed else []
+    fastest = _fastest(fast, estimate, rescored, should_stop)
+    wanted = []
     for assigned in (*fastest, *beside):
-        if not any(assigned.same_as(a) for a in pool):
+        same = next((i for i, a in enumerate(pool) if assigned.same_as(a)), len(pool))
+        if same == len(pool):
             pool.append(assigned)
+        elif id(assigned) in known:
+            known.setdefault(id(pool[same]), known[id(assigned)])
+        if same >= count or assigned in fastest:
+            wanted.append(same)
     time_s = np.array([a.time_s for a in pool])
     peak = np.array([a.peak_bytes for a in pool])
     variance = np.array([a.variance_bytes2 for a in pool])
     spread = np.array([a.spread_bytes2 for a in pool])
     estimates: dict[int, Estimate] = {}
-    wanted = list(range(count, len(pool))) or [0]
+    wanted = list(dict.fromkeys(wanted)) or [0]
     while wanted:
         for i in wanted:
             if i != wanted[0] and should_stop():
@@ -161,3 +166,24 @@ def rank(
         ranked(min(estimates, key=lambda i: (time_s[i], phi[i], place[i]))),
         tuple(pool[i] for i in on_front),
     )
+
+
+def _fastest(
+    found: Sequence[Assigned],
+    estimate: Callable[[Assigned], Estimate],
+    rescored: int,
+    should_stop: Callable[[], bool],
+) -> list[Assigned]:
+    """The plan of least event time among the ``rescored`` of least time, as a ranking by time alone orders them."""
+    time_s = np.array([a.time_s for a in found])
+    ties = (np.array([a.variance_bytes2 for a in found]), np.array([a.peak_bytes for a in found]))
+    timed: dict[int, float] = {}
+    wanted = [int(time_s.argmin())] if found else []
+    while wanted:
+        for i in wanted:
+            if timed and should_stop():
+                break
+            time_s[i] = timed[i] = estimate(found[i]).iteration_time_s
+        order = np.lexsort((np.arange(len(found)), *ties, time_s))[:rescored].tolist()
+        wanted = [] if should_stop() else [i for i in order if i not in timed]
+    return [found[min(timed, key=lambda i: (timed[i], found[i].peak_bytes, i))]] if timed else []

@@ -102,8 +102,8 @@ class _Search:
             solver.keep_evens(bounded.fitting, objective)
         if not solver.found:
             raise self._nothing(space, bounded)
-        fastest = solver.fastest(bounded.fitting, objective)
         control.report("ranking", 0, 1, force=True)
+        fastest = solver.fastest(bounded.fitting, objective)
         known: dict[int, Estimate] = {}
         rescored = self._options.rescored
         ranking = rank(solver.found, fastest, objective, self._estimator, rescored, control.cancels, known=known)

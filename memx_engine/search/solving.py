@@ -23,7 +23,8 @@ from memx_engine.search.prune import Incumbents
 
 _SOLVED_AT_LEAST = 64
 """Skeletons that are solved even where their bounds say that they cannot be among the N best."""
-_INTERLEAVED_TRIED = 16
+_CLOSED_BY = 10
+"""A skeleton is closed by the N-th best plan, N at least this, so that fewer plans shown are the first of more."""
 _NODES = (4, 40, None)
 """How many nodes a skeleton gets when it is looked into, again, and for good."""
 
@@ -133,26 +134,18 @@ class Solver:
             self.found += [best] if best is not None else []
 
     def fastest(self, bounded: Bounded, objective: Objective) -> list[Assigned]:
-        """Candidates for the fastest plan: the least additive time, and interleaved estimates below it.
+        """Candidates for the fastest plan: what a search by time alone finds, from which events choose.
 
-        Estimates of interleaved plans may be too low, so events decide among the candidates.
+        The least additive time need not be the fastest by events.
         """
+        weights = objective.weights
+        if weights.peak == 0.0 == weights.variance:
+            return []
         by_time = replace(objective, weights=Weights("time", 1.0, 0.0, 0.0))
-        best = min((a for a in self.found if a.plain), key=lambda a: (a.time_s, a.peak_bytes), default=None)
-        others: list[Assigned] = []
-        for skeleton, bounds in sorted(bounded, key=lambda pair: pair[1].time_s):
-            if (best is not None and bounds.time_s >= best.time_s) or self._control.stops():
-                break
-            limit = by_time.phi(best.time_s, best.peak_bytes, best.variance_bytes2) if best else float("inf")
-            other = self._assign(skeleton, by_time, limit, 0.0)
-            if other is None or (best is not None and other.time_s >= best.time_s):
-                continue
-            if other.plain:
-                best = other
-            else:
-                others.append(other)
-        others.sort(key=lambda a: a.time_s)
-        return ([best] if best else []) + others[:_INTERLEAVED_TRIED]
+        quiet = Control(None, None, self._control.stops)
+        other = Solver(*self._ground, self._framework, self._tables, self._options, quiet)
+        other.solve(bounded, by_time)
+        return other.found or sorted(self.found, key=lambda a: (a.time_s, a.peak_bytes))[:1]
 
     def trade(self, skeleton: Skeleton, objective: Objective, limit: float, most_peak: float) -> Assigned | None:
         """The best plan of a skeleton for another objective under a bound of the peak, if it is below the limit."""
@@ -172,7 +165,7 @@ class Solver:
     def _incumbents(self, even_phis: Iterable[float]) -> Incumbents:
         """No plan yet; the N-th best Phi of these even splits is a limit to start with."""
         phis = sorted(even_phis)
-        top = self._options.top
+        top = max(self._options.top, _CLOSED_BY)
         # A hair above, so that a skeleton whose even split is its best is still solved.
         ceiling = phis[top - 1] * (1.0 + 1e-9) if len(phis) >= top else float("inf")
         return Incumbents(top, self._options.time_rule, ceiling, Front())
