@@ -46,7 +46,13 @@ class PlansScreen(ModeScreen):
         Binding("e", "export", "Export", id="plans.export", tooltip="Save this plan as YAML"),
         Binding("r", "search", "Run", id="plans.search", tooltip="Search with the present cluster, model and job"),
         Binding("enter", "detail", "Detail", id="plans.detail", tooltip="Every GPU on its own row, and back"),
-        Binding("w", "why_not", "Why not", id="plans.why-not", tooltip="Ask about a plan that is not in the list"),
+        Binding(
+            "w",
+            "why_not",
+            "Why not",
+            id="plans.why-not",
+            tooltip="Ask about any plan: its rank, or why it is not listed",
+        ),
         Binding(
             "W",
             "sensitivity",

@@ -1,4 +1,4 @@
-"""Why not: asks about a plan that is not in the list, and shows which rule removed it and what would make it fit."""
+"""Why not: asks about any plan, and shows where it stands, which rule removed it and what would make it fit."""
 
 from __future__ import annotations
 
@@ -15,14 +15,22 @@ from textual.widgets import Input, Label, Static
 from memx_engine import InputError
 from memx_tui.messages import JobFailed, RequestExplained
 from memx_tui.text import numbers
+from memx_tui.text.explain_view import reason_words
 from memx_tui.widgets.quiet import QuietInput
 
 if TYPE_CHECKING:
-    from memx_engine import Explanation, RankedPlan
+    from collections.abc import Sequence
+
+    from memx_engine import Explanation, RankedPlan, SearchResult
     from memx_tui.app import MemxApp
 
 _GIB = float(1 << 30)
 _FIELDS = (("tp", "tp"), ("pp", "pp"), ("dp", "dp"), ("mbs", "micro-batch"))
+_WORDS = (("layers", "layers"), ("recompute", "recompute"))
+_HINT = (
+    "layers: auto (chosen for you), even, or such as 8,8,7,7\n"
+    "recompute: auto, or none, selective, full, uniform:N, block:K, one for all or one per stage"
+)
 _VERDICTS = {
     "fits": "fits",
     "tight": "fits, but tight",
@@ -31,9 +39,13 @@ _VERDICTS = {
 }
 
 
-def answer_lines(explanation: Explanation) -> list[str]:
-    """The judgement in words, one thing a line."""
-    lines = [f"This plan {_VERDICTS[explanation.verdict.value]}."]
+def answer_lines(explanation: Explanation, result: SearchResult | None = None) -> list[str]:
+    """The judgement in words, one thing a line; ``result``: the list that the plan is or is not in."""
+    lines = [f"This plan {_VERDICTS[explanation.verdict.value]}.{_place(explanation, result)}"]
+    gap = explanation.gap
+    if gap is not None and gap.time_excess is not None:
+        ahead = "" if gap.ahead is None else f"; {gap.ahead:,} plans in the list are better"
+        lines.append(f"against #1: Φ {gap.phi:.4f} ({gap.excess:+.1%}), iteration time {gap.time_excess:+.1%}{ahead}")
     if explanation.plan is not None:
         estimate = explanation.plan.estimate
         worst = estimate.worst_gpu
@@ -42,15 +54,41 @@ def answer_lines(explanation: Explanation) -> list[str]:
             f"{worst.peak_bytes / _GIB:.1f}/{worst.capacity_bytes / _GIB:.1f} GiB ({worst.used_fraction * 100:.0f}%)"
         )
     for reason in explanation.reasons:
-        missing = f" ({reason.missing_bytes / _GIB:.1f} GiB too much)" if reason.missing_bytes else ""
-        lines.append(f"{reason.rule}: {reason.message}{missing}")
+        if reason.rule == "time" and gap is not None:
+            continue  # the lines above say it shorter
+        lines.append(f"{reason.rule}: {reason_words(reason)}")
         if reason.remedy:
             lines.append(f"  what would help: {reason.remedy}")
     return lines
 
 
+def _place(explanation: Explanation, result: SearchResult | None) -> str:
+    """Whether the plan is in the list, or its layout with other layers or recompute."""
+    if explanation.plan is None:
+        return ""
+    if result is None:
+        return " No current list to compare with: r searches."
+    plan, plans = explanation.plan.plan, result.table.plans
+    rows = [row for row, other in enumerate(plans) if other.skeleton == plan.skeleton]
+    if not rows:
+        closed = "" if explanation.verdict.value == "does_not_fit" else ": the search proved it worse than what it kept"
+        return f" Its layout is not in the list of {len(plans):,}{closed}."
+    row = next((row for row in rows if plans[row] == plan), rows[0])
+    if plans[row] == plan:
+        return f" It is #{row + 1:,} of {len(plans):,} in the list."
+    return (
+        f" #{row + 1:,} of {len(plans):,} has its layout with layers {_listed(plans[row].layers)} and recompute "
+        f"{_listed(plans[row].recompute)}."
+    )
+
+
+def _listed(values: Sequence[object]) -> str:
+    words = [str(value) for value in values]
+    return words[0] if len(set(words)) == 1 else ",".join(words)
+
+
 class WhyNotDialog(ModalScreen[None]):
-    """Type tp, pp, dp and micro-batch; Enter asks.
+    """Type tp, pp, dp, micro-batch, and layers and recompute where they matter; Enter asks.
 
     Args:
         start: The plan whose numbers are filled in first.
@@ -78,15 +116,19 @@ class WhyNotDialog(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog why-not-dialog") as box:
-            box.border_title = Content("Why is this plan not in the list?")  # Content is kept literal
+            box.border_title = Content("Why not this plan?")  # Content is kept literal
             with Horizontal(classes="form-row"):
                 for name, label in _FIELDS:
                     yield Label(label, classes="form-label", markup=False)
                     yield QuietInput(
                         self._start[name], id=f"ask-{name}", classes="form-field", type="integer", max_length=6
                     )
-            with VerticalScroll(classes="dialog-body", can_focus=False):
-                yield Static("layers and recompute are chosen for you", classes="why-not-answer", markup=False)
+            with Horizontal(classes="form-row"):
+                for name, label in _WORDS:
+                    yield Label(label, classes="form-label", markup=False)
+                    yield QuietInput("", placeholder="auto", id=f"ask-{name}", classes="form-field", max_length=2000)
+            with VerticalScroll(classes="dialog-body", can_focus=True):
+                yield Static(_HINT, classes="why-not-answer", markup=False)
             yield Static(
                 Text("enter Ask   tab Next field   ctrl+y Copy   esc Close"), classes="dialog-keys", markup=False
             )
@@ -97,12 +139,21 @@ class WhyNotDialog(ModalScreen[None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         from memx_engine import PlanRequest
+        from memx_tui.commands.explain import parse_layers, parse_recompute
 
         try:
             tp, pp, dp, micro_batch = (self._value(name, label) for name, label in _FIELDS)
-            request = PlanRequest(tp, pp, dp, micro_batch)
+            layers, recompute = (self._word(name) for name, _ in _WORDS)
+            request = PlanRequest(
+                tp,
+                pp,
+                dp,
+                micro_batch,
+                layers=None if layers == "even" else parse_layers(layers),
+                recompute=parse_recompute(recompute),
+            )
         except InputError as error:
-            self._say([error.message], bad=True)
+            self._say([f"{error.message}. {error.hint}" if error.hint else error.message], bad=True)
             return
         self._say(["asking ..."])
         self.memx.explain(request, self)
@@ -113,9 +164,13 @@ class WhyNotDialog(ModalScreen[None]):
             raise InputError(f"{label} must be a whole number of at least 1")
         return int(text)
 
+    def _word(self, name: str) -> str:
+        return "".join(self.query_one(f"#ask-{name}", Input).value.split()) or "auto"
+
     def on_request_explained(self, event: RequestExplained) -> None:
         event.stop()
-        self._say(answer_lines(event.explanation))
+        session = self.memx.session
+        self._say(answer_lines(event.explanation, None if session.stale else session.result))
 
     def on_job_failed(self, event: JobFailed) -> None:
         event.stop()

@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from textual.widgets import Input
 
+from memx_engine import Explanation, Gap, PlanRequest, Verdict
 from memx_tui.app import MemxApp
+from memx_tui.messages import RequestExplained
 from memx_tui.plan_list import sort_order
 from memx_tui.screens.plans import PlansScreen
+from memx_tui.screens.why_not import WhyNotDialog
 from memx_tui.session import SORT_KEYS
 from memx_tui.widgets.chrome import FooterBar
 from tests.builders import H100, make_cluster, make_model, make_result
@@ -351,3 +354,34 @@ async def test_the_footer_starts_with_help_and_is_never_cut(tmp_path: Path) -> N
         await pilot.pause()
         shown = app.screen.query_one(FooterBar).shown
         assert shown[0].key == "?" and 4 <= len(shown) <= 8
+
+
+async def test_why_not_says_rank_and_distance_and_asks_with_layers_and_recompute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(tmp_path)
+    result = app.session.result
+    assert result is not None
+    asked: list[PlanRequest] = []
+
+    def answer(self: MemxApp, request: PlanRequest, asker: WhyNotDialog) -> None:
+        asked.append(request)
+        listed = result.plans[4]
+        gap = Gap(0.6, 0.5, 0.2, None, 0.25, 4)
+        asker.post_message(RequestExplained(Explanation(Verdict.FITS, (), listed, gap)))
+
+    monkeypatch.setattr(MemxApp, "explain", answer)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("w", "enter")
+        await pilot.pause(0.1)
+        assert asked[0].layers == "auto" and asked[0].recompute is None
+        assert isinstance(app.screen, WhyNotDialog)
+        text = "\n".join(app.screen.answer)
+        assert "It is #5 of 20 in the list." in text and "against #1: Φ 0.6000 (+20.0%), iteration time +25.0%" in text
+        assert "4 plans in the list are better" in text
+        await pilot.press("tab", "tab", "tab", "tab", *"8,8", "tab", *"none", "enter")
+        await pilot.pause(0.1)
+        assert asked[1].layers == (8, 8) and [str(r) for r in asked[1].recompute or ()] == ["none"]
+        await pilot.press(*"x", "enter")
+        await pilot.pause(0.1)
+        assert len(asked) == 2 and "'nonex' is not known" in screen_text(app)
