@@ -15,6 +15,10 @@ from memx_engine.export.plan_reading import VARIANCE_UNIT
 
 COMPARE_SCHEMA: Final = "memx/compare/v1"
 
+_GROUNDS: Final = (
+    "the numbers do not rest on the same ground (see the provenance of each plan): what differs is marked (?), as "
+    "neither better nor worse is known"
+)
 _EQUAL: Final = 1e-9  # relative; what two runs of the same arithmetic can differ by
 
 
@@ -57,7 +61,8 @@ def compare_document(files: Sequence[PlanFile], names: Sequence[str | Path] | No
     """What ``compare --json`` prints.
 
     ``metrics`` holds, for each metric, the plans' values and, for each plan, its difference from the first:
-    ``{absolute, relative, word}`` with the word ``better``, ``worse`` or ``same`` (null for the first plan itself).
+    ``{absolute, relative, word}`` with the word ``better``, ``worse`` or ``same`` (null for the first plan itself). The
+    word is null too where the two plans' numbers rest on different grounds, such as simulated and uncalibrated.
     ``phi`` is each plan's value under the FIRST plan's weights and references, so that the values can be compared.
     ``differences`` lists the choices in which the plans differ, ``notes`` what makes the comparison less than plain.
 
@@ -97,7 +102,7 @@ def comparison_notes(files: Sequence[PlanFile]) -> list[str]:
         (lambda f: f.job, "the jobs differ: compare tokens per second rather than iteration time"),
         (lambda f: f.objective, "weights or references differ: phi is given under those of the first plan"),
         (lambda f: f.predictor_fingerprint, "the numbers come from different predictors: explain each plan anew"),
-        (lambda f: f.provenance, "the numbers do not rest on the same ground: see the provenance of each plan"),
+        (lambda f: f.provenance, _GROUNDS),
     )
     return [note for key, note in checks if any(key(f) != key(files[0]) for f in files)]
 
@@ -134,7 +139,11 @@ def _time_part(part: str) -> Callable[[PlanFile], float]:
 def _compared(metric: _Metric, files: Sequence[PlanFile]) -> Document:
     values = [metric.value(file) for file in files]
     deltas: list[Document | None] = [None]
-    deltas += [_delta(values[0], value, metric.better) for value in values[1:]]
+    for file, value in zip(files[1:], values[1:], strict=True):
+        delta = _delta(values[0], value, metric.better)
+        if delta is not None and file.provenance != files[0].provenance and delta["word"] != "same":
+            delta["word"] = None
+        deltas.append(delta)
     return {"name": metric.name, "unit": metric.unit, "better": metric.better, "values": values, "deltas": deltas}
 
 

@@ -220,12 +220,19 @@ def _explain_file(
     )
     changed = file.predictor_fingerprint != estimator.fingerprint
     if changed:
-        say(
-            f"memx-tui: the predictor has changed since {source} was saved (memx {file.version}; "
-            f"{file.provenance} then, {estimator.provenance} now), so these numbers differ from the file's"
+        ungiven = file.provenance != estimator.provenance and str(estimator.provenance) == "uncalibrated"
+        words = (
+            f"the predictor has changed since {source} was saved (memx {file.version}; {file.provenance} then, "
+            f"{estimator.provenance} now), so these numbers differ from the file's"
         )
-        if workspace is None and file.provenance != estimator.provenance:
-            say("  to judge it on the same measurements, give the --workspace it was planned with")
+        if ungiven:
+            words = (
+                f"{source} was planned on measurements ({file.provenance}) that are not given here: these numbers are "
+                "uncalibrated and differ from the file's"
+            )
+        say(f"memx-tui: {words}")
+        if ungiven or (workspace is None and file.provenance != estimator.provenance):
+            say("  to judge it on the same measurements, give --workspace DIR, the one it was planned with")
     if explanation.gap is None and explanation.plan is not None and file.certificate is not None and not changed:
         known = gap_by_certificate(file.certificate, file.objective, explanation.plan.estimate)
         explanation = replace(explanation, gap=known)

@@ -102,6 +102,8 @@ def _cell(metric: Metric, file: PlanFile, base: PlanFile | None) -> str:
     change = numbers.change(value, old)
     if change == "same":
         return "same"
+    if file.provenance != base.provenance:
+        return f"{metric.show(value)}  {change} (?)"
     word = "" if not metric.better else " better" if (value - old) * metric.better > 0 else " worse"
     return f"{metric.show(value)}  {change}{word}"
 

@@ -31,7 +31,9 @@ def accuracy_text(document: dict[str, Any], style: Style) -> str:
     first = rows[0]
     judged = f"{first['n']} rows ({first['n_time']} with time, {first['n_memory']} with memory)"
     if document["provenance"] == "simulated":
-        judged = f"{first['n']} plans of {document['model']} on {document['cluster']}"
+        seeds = len(document["seeds"])
+        each = f" {style.glyphs.times} {seeds} seeds" if seeds > 1 else ""
+        judged = f"{first['n']} plans{each} of {document['model']} on {document['cluster']}"
     trained = f", learned from {document['trained_on']}" if document["trained_on"] else ""
     lines = [
         style.paint(f"Accuracy on {document['truth']}: {judged}{trained}", "bold"),
@@ -46,12 +48,14 @@ def accuracy_text(document: dict[str, Any], style: Style) -> str:
             f"{judged_on}two measurements of one point differ by {noise['time_pct']:.1f} % in time "
             f"({noise['repeats']} of each judged point)",
         )
-    width = max(len(label) for label, _, _ in _FIGURES) + 2
+    types = sorted({name for row in rows for name in row["memory_by_type_pct"] or {}})
+    labels = [*(label for label, _, _ in _FIGURES), *(f"memory {name}" for name in types), "out of memory, rightly"]
+    width = max(map(len, labels)) + 2
     lines.append(" " * width + "".join(f"{row['method']:>18}" for row in rows))
     for label, key, unit in _FIGURES:
         if any(row[key] is not None for row in rows):
             lines.append(f"{label:<{width}}" + "".join(f"{_figure(row[key], unit):>18}" for row in rows))
-    for name in sorted({name for row in rows for name in row["memory_by_type_pct"] or {}}):
+    for name in types:
         values = [(row["memory_by_type_pct"] or {}).get(name) for row in rows]
         lines.append(f"{'memory ' + name:<{width}}" + "".join(f"{_figure(v, '%'):>18}" for v in values))
     if any(row["oom"] for row in rows):
@@ -85,10 +89,11 @@ def _by_dimension(rows: list[dict[str, Any]]) -> list[str]:
     if not found:
         return []
     lines = ["", f"{rows[-1]['method']} by dimension: time MAPE, memory MAPE, rows"]
+    width = max(len(f"  {name} {value}") for name, values in found.items() for value in values) + 2
     for name, values in found.items():
         for value, own in values.items():
             shown = f"{_figure(own['time_mape_pct'], '%'):>12}{_figure(own['memory_mape_pct'], '%'):>12}{own['n']:>8}"
-            lines.append(f"  {name} {value}".ljust(34) + shown)
+            lines.append(f"  {name} {value}".ljust(width) + shown)
     return lines
 
 

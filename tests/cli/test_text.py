@@ -193,6 +193,18 @@ def test_check_17_deltas_say_better_and_worse_by_the_direction_of_the_metric() -
     assert row["peak memory"].endswith("better")
 
 
+def test_figures_of_different_grounds_are_marked_and_called_neither_better_nor_worse() -> None:
+    plan = make_plan()
+    base = File(plan, make_estimate(plan), provenance="simulated")
+    slow = replace(base.estimate, iteration_time_s=2 * base.estimate.iteration_time_s)
+    other = replace(base, estimate=slow, provenance="uncalibrated")
+    text = compare_text([base, other], ["a", "b"], Style(120))  # type: ignore[list-item]  # stand-ins
+    row = {line.split("  ")[0]: line for line in text.splitlines()}
+    assert row["iteration time"].endswith("+100.0% (?)")
+    assert "better nor worse is known" in " ".join(text.split())
+    assert not any(line.endswith((" better", " worse")) for line in text.splitlines() if "nor worse" not in line)
+
+
 def test_a_comparison_of_unlike_things_says_so() -> None:
     plan = make_plan()
     one = File(plan, make_estimate(plan))
