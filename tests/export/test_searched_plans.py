@@ -13,9 +13,11 @@ from memx_engine.inputs.job import Framework
 from memx_engine.inputs.job_file import resolve_job
 from memx_engine.inputs.model_file import load_model
 from memx_engine.plan import FULL, Recompute, Verdict
+from memx_engine.search.assign import build_plan
 from memx_engine.search.explain import PlanRequest, explain_plan, explain_request
 from memx_engine.search.result import SearchResult
 from memx_engine.search.run import SearchOptions, search
+from memx_engine.search.space import enumerate_space
 
 LAB = """
 schema: memx/cluster/v1
@@ -55,9 +57,21 @@ def test_every_plan_is_read_back_and_explained_with_the_same_numbers(framework: 
         assert explained.plan.estimate == ranked.estimate
 
 
-def test_some_stage_has_fewer_layers_than_a_uniform_group() -> None:
-    words = {(s.layers, s.recompute) for ranked in searched(Framework.ANY).plans for s in ranked.plan.stages}
-    assert (3, Recompute("uniform", 3)) in words
+def test_a_stage_with_fewer_layers_than_a_uniform_group_is_written_and_explained_as_one_group() -> None:
+    result = searched(Framework.ANY)
+    space = enumerate_space(result.cluster, result.model, result.job)
+    skeleton = next(s for s in space.skeletons() if (s.pp, s.virtual_stages) == (7, 1))
+    layers = (3, 1, 4, 5, 5, 5, 5)
+    plan = build_plan(result.cluster, result.model, skeleton, layers, [Recompute("uniform", 4)] * 7)
+    words = [str(stage.recompute) for stage in plan.stages]
+    assert words == ["uniform:3", "full", *["uniform:4"] * 5]
+    explained = explain_plan(result.cluster, result.model, result.job, plan, objective=result.objective)
+    assert explained.verdict is not Verdict.INVALID and explained.plan is not None, explained.reasons
+    original = plan_file(result, explained.plan)
+    back = parse_plan(plan_text(original))
+    assert back == original
+    again = explain_plan(back.cluster, back.model, back.job, back.plan, objective=back.objective)
+    assert again.plan is not None and again.plan.estimate == explained.plan.estimate
 
 
 @pytest.mark.parametrize("layers", range(1, 9))
