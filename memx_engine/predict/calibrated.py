@@ -23,6 +23,7 @@ from memx_engine.predict.calibration import Calibration, calibrate
 from memx_engine.predict.compositions import Composition, Runs, find_runs, fit_compositions, layer_measurements
 from memx_engine.predict.factors import PRIOR_POINTS
 from memx_engine.predict.predicted import Predicted
+from memx_engine.predict.run_level import RunLevel, fit_run_level
 from memx_engine.predict.signatures import Signatures
 from memx_engine.predict.soundness import sound
 from memx_engine.predict.trained import Trained, trained_stages
@@ -41,10 +42,13 @@ class Calibrated:
 
     Stages: of GPU types with enough points, the learned predictor (:class:`~.predicted.Predicted`); of others one
     shrunk factor each for time, activations, fragmentation and context. All scale the terms of a stage's cost, so
-    tables and estimates agree as those of first principles do. Iterations: one factor per GPU type from
-    imported runs; a skeleton takes the geometric mean over its GPUs, whatever split and recompute, so that inside a
-    skeleton it is a constant and the exact solver stays exact. Without usable data all of it is first principles,
-    ``uncalibrated``, with the same fingerprint.
+    tables and estimates agree as those of first principles do.
+
+    Iterations: one factor per GPU type from imported runs (a skeleton takes the geometric mean over its GPUs), or with
+    many runs trees over skeletons; whatever split and recompute, so that inside a skeleton it is a constant and the
+    exact solver stays exact.
+
+    Without usable data all of it is first principles, ``uncalibrated``, with the same fingerprint.
     """
 
     def __init__(
@@ -57,10 +61,13 @@ class Calibrated:
         left_out: tuple[str, ...] = (),
         trained: Trained | None = None,
         signatures: Signatures | None = None,
+        runs: RunLevel | None = None,
     ) -> None:
         self.cluster, self.model, self.job = cluster, model, job
         self.calibration, self.compositions = calibration, dict(compositions or {})
-        self._runs_left_out = left_out
+        self._runs_left_out, self.runs = left_out, runs
+        self._plain = FirstPrinciples(cluster, model, job) if runs else None
+        self._by_skeleton: dict[Skeleton, tuple[float, float, tuple[str, ...]]] = {}
         self._left_out = (*calibration.left_out, *left_out)
         self.trained = trained or Trained(None)
         self._signatures = self.trained.signatures() if signatures is None else signatures
@@ -72,7 +79,8 @@ class Calibrated:
                 for name, c in calibration.types.items()
             }
             composed = {name: [c.factor.value, c.factor.points] for name, c in self.compositions.items()}
-            text = json.dumps([self._fingerprint, known, composed], sort_keys=True)
+            level = runs.digest if runs else ""
+            text = json.dumps([self._fingerprint, known, composed, level], sort_keys=True)
             self._fingerprint = hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @classmethod
@@ -100,8 +108,10 @@ class Calibrated:
         calibration = calibrate(cluster, model, job, kept, really_measured=runs.real_types)
         enough = learnable(calibration)
         trained = trained_stages(cluster, model, job, enough, keep) if learn else Trained(None)
-        compositions = fit_compositions(runs, _stages_of(calibration, trained))
-        return cls(cluster, model, job, calibration, compositions, (*unsound, *runs.left_out), trained)
+        stages_of = _stages_of(calibration, trained)
+        compositions = fit_compositions(runs, stages_of)
+        level = fit_run_level(runs, stages_of) if learn else None
+        return cls(cluster, model, job, calibration, compositions, (*unsound, *runs.left_out), trained, runs=level)
 
     @classmethod
     def of_store(
@@ -132,6 +142,7 @@ class Calibrated:
             self._runs_left_out,
             self.trained,
             self._signatures,
+            self.runs,
         )
 
     def remember(self) -> None:
@@ -195,11 +206,12 @@ class Calibrated:
         learned = self._base.learned if isinstance(self._base, Predicted) else ()
         points = self.trained.stages.points if self.trained.stages else {}
         few = [t for name, t in types.items() if name not in points]
-        said = [*learned, *map(str, few), *map(str, self.compositions.values())]
+        composed = [str(self.runs)] if self.runs is not None else [*map(str, self.compositions.values())]
+        said = [*learned, *map(str, few), *composed]
         if few:
             names = ", ".join(t.gpu_type for t in few)
             said.append(f"{names}: fewer than {LEAST_TO_LEARN} points with times: one factor each, no interval")
-        if few or self.compositions:
+        if few or (self.compositions and self.runs is None):
             said.append(f"factors are medians of n log ratios, times n / (n + {PRIOR_POINTS:g})")
         for name in (t.name for t in self.cluster.gpu_types):
             if name not in types and name not in self.compositions:
@@ -258,7 +270,7 @@ class Calibrated:
         """As first principles', scaled alike; ``provenance`` is the weakest word among the types of ``plan``."""
         made, factor = self._base.estimate(plan), self._composed(plan.skeleton)
         made = replace(made, provenance=self._weakest([stage.gpu_type for stage in plan.stages]))
-        if factor == 1.0:
+        if factor == 1.0 and not self._has_runs(plan.skeleton):
             return made
         return replace(
             made,
@@ -271,11 +283,14 @@ class Calibrated:
             stage_backward_s=tuple(s * factor for s in made.stage_backward_s),
             p2p_s=tuple(s * factor for s in made.p2p_s),
             tail_s=tuple(s * factor for s in made.tail_s),
-            interval_s=made.interval_s and (made.interval_s[0] * factor, made.interval_s[1] * factor),
+            interval_s=self._interval(made, factor, plan.skeleton),
+            extrapolated=self._extrapolated(made, plan.skeleton),
         )
 
     def _composed(self, skeleton: Skeleton) -> float:
-        """Geometric mean over the skeleton's GPUs of their types' composition factors."""
+        """What whole runs say of the skeleton: the trees', else the geometric mean of its GPUs' types' factors."""
+        if self._has_runs(skeleton):
+            return self._of_runs(skeleton)[0]
         if not self.compositions:
             return 1.0
         logs = gpus = 0.0
@@ -284,6 +299,32 @@ class Calibrated:
             gpus += len(placement.ranks)
             logs += len(placement.ranks) * (math.log(known.factor.value) if known else 0.0)
         return math.exp(logs / gpus)
+
+    def _has_runs(self, skeleton: Skeleton) -> bool:
+        """Whether trees over runs speak for the skeleton: all its types were run."""
+        return self.runs is not None and set(skeleton.type_order) <= self.compositions.keys()
+
+    def _of_runs(self, skeleton: Skeleton) -> tuple[float, float, tuple[str, ...]]:
+        """(factor, half width of its logarithm, sizes outside what was run)."""
+        assert self.runs is not None and self._plain is not None
+        found = self._by_skeleton.get(skeleton)
+        if found is None:
+            found = self._by_skeleton[skeleton] = self.runs.correct(self._plain, skeleton)
+        return found
+
+    def _extrapolated(self, made: Estimate, skeleton: Skeleton) -> tuple[str, ...]:
+        outside = self._of_runs(skeleton)[2] if self._has_runs(skeleton) else ()
+        return tuple(dict.fromkeys((*made.extrapolated, *outside)))
+
+    def _interval(self, made: Estimate, factor: float, skeleton: Skeleton) -> tuple[float, float] | None:
+        """The stages' interval scaled, or that of held-out runs where it is wider or there is no other."""
+        scaled = made.interval_s and (made.interval_s[0] * factor, made.interval_s[1] * factor)
+        width = self._of_runs(skeleton)[1] if self._has_runs(skeleton) else math.nan
+        if math.isnan(width):
+            return scaled
+        time, wide = made.iteration_time_s * factor, math.exp(width)
+        low, high = scaled or (time, time)
+        return min(low, time / wide), max(high, time * wide)
 
     def _weakest(self, gpu_types: Iterable[str]) -> Provenance:
         words = {word for name in gpu_types for word in self._words(name)}
