@@ -99,7 +99,7 @@ def result_words(text: str) -> tuple[str, str]:
         return f"{word:<20} {label}{colon}{why}", ""
     if not memory.endswith(" GiB"):
         memory, more = "", rest
-    return f"{result:>9} {memory:>10} {label}", f", {more}" if more else ""
+    return f"{result:>8} {memory:>10} {label}", f", {more}" if more else ""
 
 
 def run_profile_job(
