@@ -173,6 +173,8 @@ class ProfileScreen(ModeScreen):
         title = TITLES[self._lower]
         if self._full and self._lower == "trends":
             title, right = "trends and what is learned", [Text("t or esc: back")]
+            if state.learning:
+                right = [Text("learning, it comes below; t or esc: back"), Text("learning"), *right]
         elif self._full:
             title, right = "full log", [Text("all points, l or esc: back")]
         else:

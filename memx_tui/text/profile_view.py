@@ -179,9 +179,9 @@ def trend_block(trends: Sequence[Trend], attention: Attention, style: Style) -> 
         Column("parameter", [t.parameter for t in trends]),
         Column("metric", [t.metric for t in trends]),
         Column("points", [str(t.points) for t in trends], right=True, drop=1),
-        Column("R2", [f"{t.r_squared:.3f}" for t in trends], right=True),
-        Column("slope", ["-" if t.exponent is None else f"{t.exponent:.2f}" for t in trends], right=True),
-        Column("amplitude", [numbers.percent(t.amplitude) for t in trends], right=True),
+        Column("R2", [f"{t.r_squared:.3f}" for t in trends], right=True, drop=4),
+        Column("slope", ["-" if t.exponent is None else f"{t.exponent:.2f}" for t in trends], right=True, drop=3),
+        Column("amplitude", [numbers.percent(t.amplitude) for t in trends], right=True, drop=2),
         Column("trend", [t.verdict.value for t in trends]),
         *([Column("interpolation", [t.done for t in trends], shrink=16)] if roomy else []),
     ]
