@@ -37,7 +37,7 @@ def _part(name: str) -> Callable[[RankedPlan], float]:
     return lambda plan: float(plan.estimate.time_breakdown_s.get(name, 0.0))
 
 
-METRICS = (
+_TOTALS = (
     Metric("iteration time", lambda p: p.estimate.iteration_time_s, numbers.seconds, -1, " s"),
     Metric("tokens/s", lambda p: p.estimate.tokens_per_s, numbers.rate, 1),
     Metric("worst GPU", lambda p: p.estimate.worst_gpu.used_fraction, numbers.percent, -1, points=True),
@@ -50,6 +50,9 @@ METRICS = (
         " GiB",
     ),
     Metric("phi", lambda p: p.phi, numbers.phi, -1),
+)
+
+_TIME_PARTS = (
     Metric("  compute", _part("compute"), numbers.seconds, -1, " s"),
     Metric("  recompute", _part("recompute"), numbers.seconds, -1, " s"),
     Metric("  tp comm", _part("tp_comm"), numbers.seconds, -1, " s"),
@@ -58,6 +61,8 @@ METRICS = (
     Metric("  dp sync", _part("dp_comm"), numbers.seconds, -1, " s"),
     Metric("  optimizer", _part("optimizer"), numbers.seconds, -1, " s"),
 )
+
+METRICS = _TOTALS + _TIME_PARTS
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,10 @@ def compare_rows(plans: Sequence[RankedPlan], base: int) -> list[CompareRow]:
         ("recompute", lambda p: recompute_words(p.plan)),
     ]
     rows = [CompareRow(label, _word_cells([show(p) for p in plans], base)) for label, show in words]
-    rows += [CompareRow(metric.name, _metric_cells(metric, plans, base)) for metric in METRICS]
+    rows += [CompareRow(metric.name, _metric_cells(metric, plans, base)) for metric in _TOTALS]
+    # Stages differ in what they do: a plan may recompute everywhere but on the stage that sets the pace.
+    rows.append(CompareRow("time of slowest", _word_cells([_slowest(p) for p in plans], base)))
+    rows += [CompareRow(metric.name, _metric_cells(metric, plans, base)) for metric in _TIME_PARTS]
     return rows + _memory_rows(plans, base)
 
 
@@ -133,6 +141,11 @@ def near_tie(plans: Sequence[RankedPlan], base: int) -> str:
 def _numbers(plan: RankedPlan) -> str:
     s = plan.plan.skeleton
     return f"{s.tp}  {s.pp}  {s.dp}  {s.micro_batch}"
+
+
+def _slowest(plan: RankedPlan) -> str:
+    stage = plan.estimate.slowest_stage
+    return f"stage {stage}, {plan.plan.stages[stage].gpu_type}"
 
 
 def _schedule(plan: RankedPlan) -> str:

@@ -125,7 +125,10 @@ def time_line(estimate: Estimate) -> str:
         for name, value in estimate.time_breakdown_s.items()
         if abs(value) > 0.0005 * total
     ]
-    return f"{numbers.seconds(total)} s = {' + '.join(parts)}" if parts else f"{numbers.seconds(total)} s"
+    if not parts:
+        return f"{numbers.seconds(total)} s"
+    whose = f" (slowest stage: {estimate.slowest_stage})" if len(estimate.stage_forward_s) > 1 else ""
+    return f"{numbers.seconds(total)} s = {' + '.join(parts)}{whose}"
 
 
 def stage_table(plan: Plan, estimate: Estimate, style: Style) -> list[str]:
