@@ -322,9 +322,9 @@ def _against(result: SearchResult, gap: Gap, plan: Plan, estimate: Estimate) -> 
     within = " within the limits" if result.limits else ""
     yield Reason(
         "time",
-        f"phi {gap.phi:.4f} is {gap.excess:+.1%} against the best plan's {gap.best_phi:.4f}{within}, iteration time "
-        f"{gap.time_excess:+.1%}; {gap.ahead} skeletons of {len(result.table)} have a better plan. The best: "
-        f"{_shape_words(best.plan)}",
+        f"by event simulation phi {gap.phi:.4f} is {gap.excess:+.1%} against the {gap.best_phi:.4f} of the best plan "
+        f"found{within}, iteration time {gap.time_excess:+.1%}; of {len(result.table)} skeletons (plans without their "
+        f"layers and recompute) {gap.ahead} were found to have a better plan. The best: {_shape_words(best.plan)}",
     )
     listed = next((other for other in result.table.plans if other.skeleton == plan.skeleton), None)
     if listed is None and estimate.verdict is not Verdict.DOES_NOT_FIT:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from memx_engine import Cluster, Explanation, Gap, Job, Reason, TransformerSpec
 
 
+_ADDITIVE = "the additive time (the closed form that the solver optimises; 1F1B events never take longer)"
+
+
 def explain_text(
     explanation: Explanation, heading: Sequence[str], assumed: Sequence[str], style: Style, gpus: int = 0
 ) -> str:
@@ -49,14 +52,15 @@ def gap_words(gap: Gap) -> str:
     words = ""
     if gap.time_excess is None:
         best = numbers.phi(gap.best_phi)
-        words = f"Φ by the additive time {numbers.phi(gap.phi)}, of the best plan of its search {best}; "
+        words = f"Φ by {_ADDITIVE} {numbers.phi(gap.phi)}, of the best plan of its search {best}; "
     if gap.bound_gap is None:
         return f"{words}no lower bound is proven [gap]"
     if gap.bound_gap < -1e-9:
         return f"{words}below the lower bound, which is that of the 1F1B plans searched [gap]"
     if gap.bound_gap <= 1e-9:
         return f"{words}proven: no 1F1B plan of the space has a lower Φ [gap]"
-    return f"{words}at most {gap.bound_gap:.1%} of Φ can be gained, by the additive time [gap]"
+    by = "the additive time" if words else _ADDITIVE
+    return f"{words}what is proven, by {by}: no plan of the space has a Φ more than {gap.bound_gap:.1%} lower [gap]"
 
 
 def inputs_heading(title: str, inputs: tuple[Cluster, TransformerSpec, Job], style: Style) -> list[str]:
