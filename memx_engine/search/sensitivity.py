@@ -138,7 +138,7 @@ def changes_of(cluster: Cluster, *, more_bytes: float = GIB, link_factor: float 
         words = f"{_LINK_WORDS[link_class]} {link_factor:g} times as fast"
         yield Change("link", str(link_class), words, _with_links(cluster, link_class, link_factor))
     if cluster.host is not None or any(node.host is not None for node in cluster.nodes):
-        words = f"links through the hosts, between vendors, {link_factor:g} times as fast"
+        words = f"host links between vendors {link_factor:g} times as fast"
         yield Change("link", "host", words, _with_hosts(cluster, link_factor))
     for gpu_type in cluster.gpu_types:
         node = _node_of(cluster, gpu_type.name)
