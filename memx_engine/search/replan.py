@@ -1,8 +1,8 @@
 """Planning again when a cluster changed: what can stay where it is, and what must move.
 
-Among the plans whose Phi is within a tolerance of the best, the one that moves least is taken. Candidates are the best
-plans of the search, each also with its stages of one GPU type exchanged so that they meet the layers they had, and the
-plan in hand itself where the cluster still holds it.
+Among the plans whose Phi and iteration time are within a tolerance of the best plan's, the one that moves least is
+taken. Candidates are the best plans of the search, each also with its stages of one GPU type exchanged so that they
+meet the layers they had, and the plan in hand itself where the cluster still holds it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from memx_engine.search.result import RankedPlan, SearchResult
 from memx_engine.search.rules import PlanRequest, broken_rules
 
 DEFAULT_TOLERANCE = 0.02
-"""How far above the best Phi a plan may be that moves less."""
+"""How far above the best plan, in Phi and in time, a plan may be that moves less."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def replan(
     """Choose among the plans of ``result`` by what moving there from ``before`` takes.
 
     Args:
-        tolerance: Share of the best Phi that a plan may be above it.
+        tolerance: Share of the best plan's Phi, and of its iteration time, that a plan may be above it.
         only: The plan that the operator picked: nothing is chosen, only what moves is told.
 
     Raises:
@@ -131,13 +131,18 @@ def replan(
         return migration(state, old, plan, sharded=is_sharded(result.job), rank_before=stay)
 
     best = result.plans[0]
-    best_migration, limit = moves(best.plan), best.phi * (1.0 + tolerance)
+    best_migration = moves(best.plan)
+    phi_limit, time_limit_s = (v * (1.0 + tolerance) for v in (best.phi, best.estimate.iteration_time_s))
+
+    def close(ranked: RankedPlan) -> bool:
+        return ranked.phi <= phi_limit and ranked.estimate.iteration_time_s <= time_limit_s
+
     if only is not None:
         candidates = [(only, moves(only.plan))]
     else:
-        candidates = [(ranked, moves(ranked.plan)) for ranked in result.plans if ranked.phi <= limit]
+        candidates = [(ranked, moves(ranked.plan)) for ranked in result.plans if close(ranked)]
         for ranked in _more_candidates(result, before, stay, [ranked for ranked, _ in candidates]):
-            if ranked.phi <= limit:
+            if close(ranked):
                 candidates.append((ranked, moves(ranked.plan)))
     chosen, taken = min(candidates, key=lambda pair: (pair[1].received_bytes, pair[0].phi))
     return Replan(

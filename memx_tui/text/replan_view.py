@@ -43,15 +43,18 @@ def _words(replan: Replan) -> list[str]:
         changed += [f"new: {', '.join(replan.added)}"] if replan.added else []
         words.append("; ".join(changed))
     above = replan.chosen.phi / replan.best.phi - 1.0
-    price = f"whose Φ is {above:.1%} lower" if above >= 5e-4 else "as good"
+    price = f"whose Φ is {above:.1%} lower" if above >= 5e-4 else "as good by Φ"
+    time_s, best_s = (ranked.estimate.iteration_time_s for ranked in (replan.chosen, replan.best))
+    slower = "" if abs(time_s / best_s - 1.0) < 5e-4 else f" ({time_s / best_s - 1.0:+.1%})"
+    cost = f"takes {numbers.seconds(time_s)} s per iteration{slower or ', as the best plan does'}"
     if replan.unchanged:
-        words.append(f"The plan in hand stays as it is: its Φ is {above:.1%} above the best. Nothing moves.")
+        words.append(f"The plan in hand stays as it is: it {cost}, its Φ is {above:.1%} above the best. Nothing moves.")
     elif replan.chosen.plan == replan.best.plan:
         words.append(f"The best plan is also the one that moves least within {replan.tolerance:.1%} of it.")
     else:
         words.append(
-            f"This plan moves {numbers.size(chosen.received_bytes)} GiB; the best plan, {price}, "
-            f"would move {numbers.size(best.received_bytes)} GiB."
+            f"This plan moves {numbers.size(chosen.received_bytes)} GiB and {cost}; the best plan, {price}, "
+            f"takes {numbers.seconds(best_s)} s and would move {numbers.size(best.received_bytes)} GiB."
         )
     words.append(
         f"{chosen.moved_layers} layers move; {numbers.size(chosen.received_bytes)} GiB are received, "
