@@ -60,7 +60,9 @@ def gap_words(gap: Gap) -> str:
     if gap.bound_gap <= 1e-9:
         return f"{words}proven: no 1F1B plan of the space has a lower Φ [gap]"
     by = "the additive time" if words else _ADDITIVE
-    return f"{words}what is proven, by {by}: no plan of the space has a Φ more than {gap.bound_gap:.1%} lower [gap]"
+    return (
+        f"{words}what is proven, by {by}: no 1F1B plan of the space has a Φ more than {gap.bound_gap:.1%} lower [gap]"
+    )
 
 
 def inputs_heading(title: str, inputs: tuple[Cluster, TransformerSpec, Job], style: Style) -> list[str]:

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memx_engine import MemoryBreakdown, OperatorLimits, RankedPlan, SearchResult, Verdict
+from memx_engine import Gain, Gap, MemoryBreakdown, OperatorLimits, RankedPlan, SearchResult, Sensitivity, Verdict
+from memx_engine.search.sensitivity import Change
 from memx_tui.text import bars, numbers, plan_view
 from memx_tui.text.compare_view import METRICS, compare_text
-from memx_tui.text.explain_view import explain_text
+from memx_tui.text.explain_view import explain_text, gap_words
 from memx_tui.text.grid import Column, table
 from memx_tui.text.price import short_price
 from memx_tui.text.search_view import search_text
+from memx_tui.text.sensitivity_view import sensitivity_text
 from memx_tui.text.show_view import show_text
 from memx_tui.text.style import Style
 from tests.builders import make_cluster, make_estimate, make_job, make_model, make_objective, make_plan, make_result
@@ -250,3 +252,24 @@ def test_brackets_stay_literal() -> None:
     cluster = make_cluster(name="[tp=2] a[/x]")
     result = make_result(2, cluster=cluster)
     assert "[tp=2] a[/x]" in whole(result, Style(120, colour=True))
+
+
+def test_more_hardware_and_a_longer_time_are_explained() -> None:
+    result = make_result(3)
+    change = Change("node", "a100", "one more node like a100 (4 x a100-sxm-80g)", result.cluster)
+
+    def text(phi_change: float, time_change: float) -> str:
+        gain = Gain(change, result.plans[1], phi_change, time_change, same_plan=False, proven=True)
+        return "\n".join(sensitivity_text(Sensitivity(result.plans[0], (gain,), 1.5), Style(100)))
+
+    traded = text(-0.056, 0.046)
+    assert "one more node like a100 (4 x a100-sxm-80g)" in traded
+    assert "nothing got slower" in traded.replace("\n ", " ")
+    assert "nothing got slower" not in text(-0.056, -0.046)
+
+
+@pytest.mark.parametrize("excess", (0.0, 0.01))
+def test_what_is_found_and_what_is_proven_are_told_apart(excess: float) -> None:
+    words = gap_words(Gap(0.4 * (1 + excess), 0.4, excess, 0.032, excess, 0))
+    assert "what is proven" in words and "more than 3.2% lower" in words and "closed form" in words
+    assert "proven: no 1F1B plan of the space has a lower" in gap_words(Gap(0.4, 0.4, 0.0, 0.0, 0.0, 0))

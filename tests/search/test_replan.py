@@ -163,15 +163,29 @@ def test_the_plan_that_moves_least_within_the_tolerance_is_taken(
     again = replan(result, before, tolerance=tolerance)
     assert again.gone == gone and again.added == ()
     assert again.chosen.phi <= again.best.phi * (1 + tolerance) + 1e-12
+    slowest_s = again.best.estimate.iteration_time_s * (1 + tolerance)
+    assert again.chosen.estimate.iteration_time_s <= slowest_s
     assert again.migration == moves(result, before, again.chosen.plan)
     for ranked in result.plans:
-        if ranked.phi <= again.best.phi * (1 + tolerance):
+        if ranked.phi <= again.best.phi * (1 + tolerance) and ranked.estimate.iteration_time_s <= slowest_s:
             assert again.migration.received_bytes <= moves(result, before, ranked.plan).received_bytes + 1.0
     assert again.chosen.phi == pytest.approx(result.objective.phi_of(result.estimator.estimate(again.chosen.plan)))
     ranks = [rank for stage in again.chosen.plan.stages for rank in stage.ranks]
     assert len(ranks) == len(set(ranks))
     for stage in again.chosen.plan.stages:
         assert {cluster.gpus[rank].gpu_type.name for rank in stage.ranks} == {stage.gpu_type}
+
+
+def test_a_plan_as_good_by_phi_but_slower_is_not_taken_for_moving_less(before: Before) -> None:
+    result = searched(CLUSTER)
+    slow = next(r for r in result.plans[1:] if r.plan != before.plan and r.plan.skeleton.pp != 2)
+    # In hand is a plan of the same Phi as the best, 10 % slower.
+    estimate = replace(slow.estimate, iteration_time_s=1.1 * result.plans[0].estimate.iteration_time_s)
+    others = tuple(r for r in result.plans if r.plan != slow.plan)
+    listed = replace(result, plans=(*others[:1], replace(slow, phi=others[0].phi, estimate=estimate), *others[1:]))
+    in_hand = replace(before, plan=slow.plan)
+    assert replan(listed, in_hand, tolerance=0.2).chosen.plan == slow.plan
+    assert replan(listed, in_hand, tolerance=0.02).chosen.plan != slow.plan
 
 
 def test_a_wider_tolerance_never_moves_more(before: Before) -> None:
