@@ -95,7 +95,17 @@ def header(result: SearchResult, style: Style) -> list[str]:
         *style.wrap(job_line(result.model, result.job, style), " "),
         *(style.wrap(f"limits: {limits}", " ") if limits else []),
         *style.wrap(searched, " "),
+        *(style.wrap(_reused(result), " ") if result.cache_hits + result.cache_misses else []),
     ]
+
+
+def _reused(result: SearchResult) -> str:
+    """How many stages were asked for, and how many of the answers were remembered: by signature, also across runs."""
+    asked = result.cache_hits + result.cache_misses
+    return (
+        f"{numbers.count(asked)} stages evaluated: {numbers.count(result.cache_hits)} remembered by signature, "
+        f"{numbers.count(result.cache_misses)} new"
+    )
 
 
 def limits_words(limits: OperatorLimits) -> str:
