@@ -355,7 +355,9 @@ class MemxApp(SearchingApp):
     def action_interrupt(self) -> None:
         """ctrl+c: cancel what runs; pressed twice, quit."""
         now = time.monotonic()
-        if self.session.searching and not (self._stop_search and self._stop_search.is_set()):
+        if self.cancel_sensitivity():
+            self.say("stopping; what is searched so far is shown")
+        elif self.session.searching and not (self._stop_search and self._stop_search.is_set()):
             self.cancel_search()
             self.say("cancelling the search; ctrl+c again quits")
         elif self.session.profile.running and not self.session.profile.stopping:

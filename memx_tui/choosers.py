@@ -14,7 +14,7 @@ MAX_FILES = 40
 
 
 def cluster_dialog(recent: Iterable[str], selected: str = "") -> PickDialog[str]:
-    """Samples with their titles, recent files, YAML files here; or a typed path."""
+    """The operator's own files, recent ones first, then samples with their titles; or a typed path."""
     samples = sample_clusters()
     names = {sample.name for sample in samples}
     items = [
@@ -22,8 +22,8 @@ def cluster_dialog(recent: Iterable[str], selected: str = "") -> PickDialog[str]
         for source in recent
         if source not in names and Path(source).is_file()
     ]
-    items += [Item(sample.name, (sample.name, sample.title), "Samples") for sample in samples]
     items += [Item(str(file), (file.name, ""), "In this folder") for file in _files_here((".yaml", ".yml"))]
+    items += [Item(sample.name, (sample.name, sample.title), "Samples") for sample in samples]
     return PickDialog(
         "Open a cluster",
         items,
@@ -69,7 +69,7 @@ def _gpu_item(kind: GpuType, section: str) -> Item[str]:
     peaks = [kind.peak_flops(p) for p in PRECISIONS[:2] if kind.supports(p)]
     peak = max((p for p in peaks if p), default=None)
     speed = f"{peak / 1e12:6.1f} TFLOP/s" if peak else "     ? TFLOP/s"
-    lacks = f"no {', '.join(kind.lacks)}" if kind.lacks else ""
+    lacks = f"no {', '.join(kind.lacks)}" if kind.lacks else "" if peak else "set bf16_tflops in the cluster file"
     words = " ".join((kind.marketing_name, *kind.aliases))
     return Item(kind.name, (kind.name, memory, speed, lacks or kind.marketing_name), section, words)
 

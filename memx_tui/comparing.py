@@ -125,17 +125,24 @@ def metric_cell(metric: Metric, value: float, base: float | None) -> Cell:
     return Cell(text, absolute if change == "-" else f"{absolute} {change}", verdict)
 
 
-def near_tie(plans: Sequence[RankedPlan], base: int) -> str:
-    """A caution where the 95 % intervals of the times overlap; "" without intervals."""
+def near_tie(plans: Sequence[RankedPlan], base: int) -> tuple[str, ...]:
+    """A caution where the 95 % intervals of the times overlap, longest version first; empty without intervals."""
     mine = plans[base].estimate.interval_s
     if mine is None:
-        return ""
+        return ()
     tied = []
     for index, plan in enumerate(plans):
         other = plan.estimate.interval_s
         if index != base and other is not None and other[0] <= mine[1] and mine[0] <= other[1]:
             tied.append(f"#{plan.rank}")
-    return f"intervals of time overlap with {', '.join(tied)}: a near tie on speed" if tied else ""
+    if not tied:
+        return ()
+    others = ", ".join(tied)
+    return (
+        f"intervals of time overlap with {others}: a near tie on speed",
+        f"near tie on time with {others}",
+        "near tie",
+    )
 
 
 def _numbers(plan: RankedPlan) -> str:

@@ -117,7 +117,8 @@ def draw_pareto(
     plt.xlim(x_low, x_high)
     plt.ylim(y_low, y_high)
     for axis, (low, high), count in (("x", (x_low, x_high), max(2, width // 12)), ("y", (y_low, y_high), height // 3)):
-        ticks = nice_ticks(low, high, max(1, count))
+        # One tick alone tells no scale.
+        ticks = next(ticks for n in range(4) if len(ticks := nice_ticks(low, high, max(1, count) + n)) > 1 or n == 3)
         (plt.xticks if axis == "x" else plt.yticks)(ticks, _tick_labels(ticks))
 
     def points(indices: Ints, role: str) -> None:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
 from typing import TYPE_CHECKING
 
 from textual import work
 
-from memx_engine import MemxError
+from memx_engine import MemxError, Workspace
 from memx_tui import jobs
 from memx_tui.messages import JobFailed, SearchCancelled, SearchFinished, SearchProgressed
 from memx_tui.profiling import ProfilingApp
 
 if TYPE_CHECKING:
     from textual.message_pump import MessagePump
+    from textual.timer import Timer
 
     from memx_engine import PlanRequest, SearchResult
+
+
+TICK_S = 1.0
+"""How often the clock of a search moves that has reported nothing yet."""
 
 
 class SearchingApp(ProfilingApp):
@@ -24,6 +30,7 @@ class SearchingApp(ProfilingApp):
 
     _stop_search: threading.Event | None = None
     _stop_sensitivity: threading.Event | None = None
+    _waiting: Timer | None = None
 
     def start_search(self) -> None:
         """Search with the session's inputs in a thread; one at a time."""
@@ -39,6 +46,10 @@ class SearchingApp(ProfilingApp):
         assert session.cluster is not None and session.model is not None
         self._stop_search = threading.Event()
         session.searching, session.progress, session.failure = True, None, None
+        session.search_began_s = time.monotonic()
+        session.search_learns = Workspace.exists(self.workspace_folder())
+        if session.search_learns:
+            self._waiting = self.set_interval(TICK_S, self._still_waiting)
         self.publish("search")
         self._search(
             partial(
@@ -53,6 +64,14 @@ class SearchingApp(ProfilingApp):
                 self._stop_search,
             )
         )
+
+    def _still_waiting(self) -> None:
+        """Nothing is reported while the predictor is trained: the clock shows that it goes on."""
+        if self.session.searching and self.session.progress is None:
+            self.publish("search")
+        elif self._waiting is not None:
+            self._waiting.stop()
+            self._waiting = None
 
     @work(thread=True, exclusive=True, group="search", exit_on_error=False)
     def _search(self, run: partial[None]) -> None:
@@ -116,10 +135,13 @@ class SearchingApp(ProfilingApp):
     def _sensitivity(self, run: partial[None]) -> None:
         run()
 
-    def cancel_sensitivity(self) -> None:
-        """Ask the running searches of changes to stop."""
-        if self._stop_sensitivity is not None:
-            self._stop_sensitivity.set()
+    def cancel_sensitivity(self) -> bool:
+        """Ask the running searches of changes to stop; False when none runs that was not asked already."""
+        stop, self._stop_sensitivity = self._stop_sensitivity, None
+        if stop is None:
+            return False
+        stop.set()
+        return True
 
     @work(thread=True, exclusive=True, group="explain", exit_on_error=False)
     def _explain(self, run: partial[None]) -> None:

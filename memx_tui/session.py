@@ -68,7 +68,8 @@ class Session:
             file keeps both. draft_aside: The same of the last session's, while the command line names another cluster.
         job_file, job_overrides: As for the command line; the overrides win.
         result_inputs: Fingerprints of the inputs that ``result`` was computed from.
-        progress: Last report of a running search; None when none runs.
+        progress: Last report of a running search; None when none runs. search_began_s: When it started, on the
+            monotonic clock. search_learns: It starts with measurements, on which a predictor may have to be trained.
         marks: Letter to row of ``result.table``.
         pending_marks: Letter to plan key, applied when the next search ends.
         profile: How profiling stands.
@@ -92,6 +93,8 @@ class Session:
     result_inputs: tuple[object, ...] = ()
     progress: SearchProgress | None = None
     searching: bool = False
+    search_began_s: float = 0.0
+    search_learns: bool = False
     failure: BaseException | None = None
     marks: dict[str, int] = field(default_factory=dict)
     pending_marks: dict[str, str] = field(default_factory=dict)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from memx_tui.session import Session
 from memx_tui.text import numbers
 
@@ -11,7 +13,14 @@ def search_words(session: Session) -> list[str]:
     if session.searching:
         progress = session.progress
         if progress is None:
-            return ["searching"]
+            if not session.search_learns:
+                return ["searching"]
+            elapsed = f"{time.monotonic() - session.search_began_s:.0f} s"
+            return [
+                f"reading the measurements, training the predictor, {elapsed}, ctrl+c cancels",
+                f"training the predictor, {elapsed}",
+                f"training, {elapsed}",
+            ]
         counts = f"{progress.done:,} of {progress.total:,}"
         gap = "" if progress.gap is None else f", gap {progress.gap:.1%}"
         return [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
@@ -100,7 +101,7 @@ class CompareScreen(ModeScreen):
         self.table.show(titles, rows, base, letters.index(self._current))
         which = f"only what differs, {hidden} rows same" if self.differences_only else "all rows"
         caution = near_tie(plans, base)
-        title.show("  ".join([f"Compare {len(plans)} plans", which, *([caution] if caution else [])]))
+        title.show(f"Compare {len(plans)} plans  {which}", [Text(words) for words in caution])
 
     def status(self) -> list[str]:
         marks = len(self.session.marks)

@@ -40,12 +40,9 @@ class PlansScreen(ModeScreen):
     MODE = "plans"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "Filter", id="plans.filter", tooltip="Filter, such as tp<=4 pp>=2 worst<90"),
-        Binding("s", "sort_menu", "Sort", id="plans.sort", tooltip="Choose the sort column"),
         Binding("space", "mark", "Mark", id="plans.mark", tooltip="Mark this plan, A to D, for Compare"),
         Binding("c", "compare", "Compare", id="plans.compare", tooltip="Compare the marked plans"),
         Binding("e", "export", "Export", id="plans.export", tooltip="Save this plan as YAML"),
-        Binding("r", "search", "Run", id="plans.search", tooltip="Search with the present cluster, model and job"),
-        Binding("enter", "detail", "Detail", id="plans.detail", tooltip="Every GPU on its own row, and back"),
         Binding(
             "w",
             "why_not",
@@ -58,9 +55,11 @@ class PlansScreen(ModeScreen):
             "sensitivity",
             "What if",
             id="plans.sensitivity",
-            show=False,
             tooltip="What more memory, faster links or one more node would buy",
         ),
+        Binding("s", "sort_menu", "Sort", id="plans.sort", tooltip="Choose the sort column"),
+        Binding("r", "search", "Run", id="plans.search", tooltip="Search with the present cluster, model and job"),
+        Binding("enter", "detail", "Detail", id="plans.detail", tooltip="Every GPU on its own row, and back"),
         Binding("m", "choose_model", "Model", id="plans.model", tooltip="Choose another model and search with it"),
         Binding("f", "fits", "Fits", id="plans.fits", tooltip="Hide plans that fill over 90 % of a GPU"),
         Binding("p", "frontier", "Frontier", id="plans.frontier", tooltip="Only plans on the Pareto frontier"),

@@ -90,10 +90,17 @@ class ProfileScreen(ModeScreen):
         if state.running or state.log:
             self._lower = "verdict" if state.result is not None else "log"
         self.query_one("#lower", TextView).focus()
+        self._expect_survey()
         self._show()
+
+    def _expect_survey(self) -> None:
+        """Cluster and model are known: what is stored of them is being looked up."""
+        if self.session.profile.survey is None and self.session.ready:
+            self.session.profile.survey = Survey()
 
     def on_screen_resume(self) -> None:
         super().on_screen_resume()
+        self._expect_survey()
         self._show()
         if not self.session.profile.running:
             self.memx.survey_profile()

@@ -46,7 +46,9 @@ class SensitivityDialog(ModalScreen[None]):
             box.border_title = Content("What would more buy?")  # Content is kept literal
             with VerticalScroll(classes="dialog-body"):
                 yield Static("searching ...", classes="sensitivity-answer", markup=False)
-            yield Static(Text("ctrl+y Copy   esc Close"), classes="dialog-keys", markup=False)
+            yield Static(
+                Text("ctrl+c Stop, keep what is done   ctrl+y Copy   esc Close"), classes="dialog-keys", markup=False
+            )
 
     def on_mount(self) -> None:
         self.query_one(VerticalScroll).focus()
@@ -61,12 +63,14 @@ class SensitivityDialog(ModalScreen[None]):
 
     def on_sensitivity_found(self, event: SensitivityFound) -> None:
         event.stop()
+        self.memx.cancel_sensitivity()
         width = max(self.query_one(".sensitivity-dialog").size.width - _FRAME, 40)
         style = Style(width, not self.memx.ascii_only)
         self._say(sensitivity_text(event.sensitivity, style)[1:])
 
     def on_job_failed(self, event: JobFailed) -> None:
         event.stop()
+        self.memx.cancel_sensitivity()
         message = getattr(event.error, "message", None) or f"{type(event.error).__name__}: {event.error}"
         self._say([message, f"log: {self.memx.paths.log_file}"], bad=True)
 

@@ -160,8 +160,12 @@ class TabBar(Widget):
                 self.post_message(self.Chosen(mode))
 
 
+def _hint_cells(hint: Hint) -> int:
+    return 1 + cell_len(hint.key) + 1 + cell_len(hint.label) + 1
+
+
 class FooterBar(Widget):
-    """Key hints of the open screen. What does not fit whole is left out, the last first; ``?`` is first and stays."""
+    """Key hints of the open screen. What does not fit whole is left out, the last first; ``?`` and quit stay."""
 
     DEFAULT_CSS = """
     FooterBar { height: 1; dock: bottom; background: $panel; color: $foreground; }
@@ -192,13 +196,16 @@ class FooterBar(Widget):
         limit = MAX_HINTS_AT_80 if width <= 80 else 14
         out: list[Hint] = []
         used = 0
-        for hint in self._hints[:limit]:
-            needed = 1 + cell_len(hint.key) + 1 + cell_len(hint.label) + 1
+        last = next((hint for hint in reversed(self._hints) if hint.action == "request_quit"), None)
+        kept = (last,) if last is not None and last not in self._hints[:limit] else ()
+        width -= sum(_hint_cells(hint) for hint in kept)
+        for hint in self._hints[: limit - len(kept)]:
+            needed = _hint_cells(hint)
             if used + needed > width:
                 break
             out.append(hint)
             used += needed
-        return tuple(out)
+        return (*out, *(hint for hint in kept if hint not in out))
 
     def render(self) -> Text:
         text = Text(no_wrap=True, overflow="crop")

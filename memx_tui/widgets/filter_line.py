@@ -18,7 +18,9 @@ from memx_tui.filter import FIELDS, WORDS, Filter, parse_filter
 from memx_tui.widgets.chrome import fit
 from memx_tui.widgets.quiet import QuietInput
 
-HELP = f"fields {' '.join(FIELDS)}  words {' '.join(WORDS)}   enter keeps, esc clears"
+HELP = f"{' '.join(FIELDS)}  {' '.join(WORDS)}   enter keeps, esc clears"
+SHORT_HELP = "tp pp dp mb v rank phi time tok worst peak spread type feasible fits tight"
+"""What fits 80 columns; the help (?) has the rest."""
 
 
 class _BadTokens(Highlighter):
@@ -101,5 +103,6 @@ class FilterLine(Vertical):
 
     def _say(self, parsed: Filter) -> None:
         self._reason.set_class(bool(parsed.bad), "-bad")
-        words = parsed.bad[-1].reason if parsed.bad else HELP
-        self._reason.update(Text(fit(words, max(20, self.size.width - 2)), no_wrap=True))
+        room = max(20, self.size.width - 2)
+        words = parsed.bad[-1].reason if parsed.bad else HELP if len(HELP) <= room else SHORT_HELP
+        self._reason.update(Text(fit(words, room), no_wrap=True))

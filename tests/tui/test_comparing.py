@@ -69,8 +69,8 @@ def test_the_base_can_be_any_plan() -> None:
 
 
 def test_overlapping_intervals_are_a_near_tie() -> None:
-    assert near_tie([ranked(1, calibrated=True), ranked(2, calibrated=True)], 0).endswith("a near tie on speed")
-    assert near_tie([ranked(1), ranked(2)], 0) == ""
+    assert near_tie([ranked(1, calibrated=True), ranked(2, calibrated=True)], 0)[0].endswith("a near tie on speed")
+    assert near_tie([ranked(1), ranked(2)], 0) == ()
 
 
 def test_whose_time_is_broken_down_is_said_above_its_parts() -> None:

@@ -354,6 +354,11 @@ async def test_the_footer_starts_with_help_and_is_never_cut(tmp_path: Path) -> N
         await pilot.pause()
         shown = app.screen.query_one(FooterBar).shown
         assert shown[0].key == "?" and 4 <= len(shown) <= 8
+        assert {"w", "W"} < {hint.key for hint in shown} and shown[-1].label == "Quit"
+        app.open_mode("cluster")
+        await pilot.pause()
+        shown = app.screen.query_one(FooterBar).shown
+        assert {"?", "a", "t", "r", "q"} < {hint.key for hint in shown} and len(shown) <= 8
 
 
 async def test_why_not_says_rank_and_distance_and_asks_with_layers_and_recompute(

@@ -87,3 +87,17 @@ async def test_what_goes_wrong_is_said_in_the_dialog(tmp_path: Path, monkeypatch
         fake.release.set()
         await until(pilot, lambda: "this cannot be searched" in screen_text(app))
         assert "log: " in screen_text(app)
+
+
+async def test_ctrl_c_stops_the_searches_of_changes_and_does_not_ask_to_quit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = install(monkeypatch, found())
+    app = make_app(tmp_path, make_session(RESULT))
+    async with app.run_test(size=(80, 24), notifications=True) as pilot:
+        await pilot.press("W")
+        await until(pilot, lambda: "searching 3 of 9" in screen_text(app))
+        await pilot.press("ctrl+c")
+        await until(pilot, lambda: "one more node" in screen_text(app))
+        assert fake.stopped.is_set() and isinstance(app.screen, SensitivityDialog)
+        assert not any("quit" in note.message for note in app._notifications)

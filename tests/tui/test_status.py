@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 from memx_engine import PruneCounts, SearchProgress
 from memx_tui.progress import describe
 from memx_tui.status import search_words
@@ -17,3 +19,14 @@ def test_the_gap_closes_before_the_readers_eyes() -> None:
         assert any(shown in line and len(line) <= 40 for line in words)
     session.progress = SearchProgress("bounding", 40, 604, 12, PruneCounts(), None, None, 0.1)
     assert not any("gap" in line for line in search_words(session))
+
+
+def test_training_before_the_first_report_is_said_with_its_time() -> None:
+    session = make_session(None)
+    session.searching = True
+    session.progress = None
+    assert search_words(session) == ["searching"]
+    session.search_learns, session.search_began_s = True, time.monotonic() - 7.2
+    words = search_words(session)
+    assert all("training" in line and "7 s" in line for line in words)
+    assert any(len(line) <= 33 for line in words)
