@@ -153,7 +153,7 @@ def impact_block(result: ProfileResult, style: Style) -> list[str]:
     columns.append(Column("what was done", [by_type[0][name].note for name in names], shrink=16, drop=1))
     threshold = judged[0].impacts[0].threshold
     caption = (
-        f"amplitude (max - min) / mean of time and of memory when the parameter alone is varied; high above "
+        "time, then memory: (max - min) / mean when the parameter alone is varied; HIGH where either is above "
         f"{threshold:.0%}"
     )
     if any(i.predicted for t in judged for i in t.impacts):
