@@ -89,7 +89,7 @@ def test_a_full_disk_behind_standard_output_is_a_message(tmp_path: Path) -> None
         (["explain", "--layers", "a,b", "--tp", "1", "--pp", "1", "--dp", "1", "--mbs", "1"], "--layers"),
         (["explain", "--recompute", "some", "--tp", "1", "--pp", "1", "--dp", "1", "--mbs", "1"], "none, selective"),
         (["explain", "--schedule", "gpipe", "--tp", "1", "--pp", "1", "--dp", "1", "--mbs", "1"], "interleaved:V"),
-        (["explain", "--tp", "1"], "--pp, --dp, --mbs"),
+        (["explain", "--tp", "1"], "--pp, --mbs, --dp"),
         (["explain", "plan.yaml", "--tp", "1"], "not both"),
         (["show"], "PLAN.yaml"),
     ],

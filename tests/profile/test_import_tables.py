@@ -179,7 +179,7 @@ def test_layer_rows(tmp_path: Path) -> None:
     [
         (b"", "this file is empty", ""),
         (b"  \n\n", "this file is empty", ""),
-        (gzip.compress(b"tp,pp,iter_time_s\n1,1,2\n"), "this file is compressed", "gunzip runs.csv"),
+        (gzip.compress(b"tp,pp,iter_time_s\n1,1,2\n", mtime=0), "this file is compressed", "gunzip runs.csv"),
         (b"PK\x03\x04 an xlsx file", "this file is compressed", "unzip runs.csv"),
         ("tp,pp,iter_time_s\n1,1,2\n".encode("utf-16"), "this file is UTF-16", "save it as UTF-8"),
         (b"\x7fELF\x00\x00\x01", "this is a binary file", ""),
