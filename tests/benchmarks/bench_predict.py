@@ -1,6 +1,7 @@
 """Speed of the predictor on one thread. Run: pytest tests/benchmarks/bench_predict.py -s --benchmark-columns=median
 
 The figures that have an aim are printed beside it, best and median round, because other work on the machine only slows.
+With --benchmark-timer=time.process_time they are in CPU seconds, which a core of its own would take.
 
 Aims: 150,000 stage rows a second with shared trees, 80,000 with one tree per output; a warm estimate of a plan 2 ms
 without its event simulation; training on 5,000 rows 10 s; remembered signatures 1,000,000 a second.
