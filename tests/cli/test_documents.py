@@ -34,12 +34,12 @@ def test_the_first_screen_has_the_two_commands() -> None:
     assert first.startswith("python3 -m venv .venv && .venv/bin/pip install -q -c constraints.txt .")
     after = README[README.index("<!-- tests -->\n") + len("<!-- tests -->\n") :]
     assert fences(after)[0] == second
-    assert second.strip().endswith(".venv/bin/pytest")
+    assert second.strip().endswith(".venv/bin/pytest -n 2 --dist loadfile")
 
 
 @TEXTS
 def test_every_flag_that_is_written_about_exists(text: str) -> None:
-    others = {"--no-deps", "--gres", "--qos"}  # pip's and Slurm's own
+    others = {"--no-deps", "--gres", "--qos", "--dist"}  # of pip, Slurm and pytest
     written = set(re.findall(r"(?<![\w-])(--[a-z][a-z-]*)", text))
     assert written - known_flags() - others == set()
 

@@ -126,7 +126,7 @@ def test_a_screen_of_40_by_12_still_works(open_screen: Open) -> None:
 
 def test_ctrl_c_twice_leaves_in_mid_search(open_screen: Open) -> None:
     screen = open_screen(80, 24, "--cluster thousand-gpus --model llama2-70b --fresh")
-    screen.wait_for("searching")
+    screen.wait_for("Searching")
     screen.press("C-c")
     time.sleep(0.3)
     screen.press("C-c")

@@ -151,7 +151,9 @@ def test_a_node_that_is_drained_and_loses_its_job_is_given_up_alone(
     assert slurm.client("squeue", "-h").stdout == ""
     kept = len(list(store.measurements()))
     resumed = ProfileOptions(max_points=12, resume=True)
-    with Run(mixed_cluster, limited, store, resumed) as again:
+    # Slurm may take some seconds to notice that the node is back.
+    patient = runner(make_stand_in(tmp_path, seconds=0.3), pending_limit_s=60.0)
+    with Run(mixed_cluster, patient, store, resumed) as again:
         second = again.end()
     assert second.total("cached") == kept and second.total("measured") > 0 and once_each(store)
 
