@@ -17,13 +17,12 @@ from memx_engine.predict.iteration_model import (
     ITERATION_SETTINGS,
     LEAST_FOR_TREES,
     SIZES,
-    IterationModel,
     Rows,
-    grouped_folds,
 )
 from memx_engine.predict.layers import LayerCorrections, LayerRow
 from memx_engine.predict.recalibrate import MAY_BE_OFF, recalibrated
 from memx_engine.predict.run_model import RunModel
+from memx_engine.predict.tuning import held_out_error
 
 Mask = NDArray[np.bool_]
 
@@ -289,16 +288,8 @@ def _useful(truth: Truth, rows: Rows, learn: Mask, settings: BoosterSettings) ->
         return plain
     full = rows.columns([*skeleton, *sizes, *recompute])
     quick = replace(settings, rounds=max(settings.rounds // 2, 1), parallel_trees=1)
-    errors = [_held_out_error(candidate.part(learn), quick) for candidate in (plain, full)]
+    errors = [held_out_error(candidate.part(learn), quick) for candidate in (plain, full)]
     return full if errors[1] < CLEARLY * errors[0] else plain
-
-
-def _held_out_error(rows: Rows, settings: BoosterSettings) -> float:
-    left = np.full(rows.targets.shape, np.nan)
-    for mask in grouped_folds(rows.groups, 4, settings.seed):
-        model = IterationModel.fit(rows.part(~mask), settings, intervals=False)
-        left[mask] = rows.targets[mask] - model.shifts(rows.features[mask])
-    return sum(float(np.abs(column[~np.isnan(column)]).mean()) for column in left.T if not np.isnan(column).all())
 
 
 METHODS: dict[str, Method] = {"first-principles": first_principles, "direct": direct, "memx": memx}
