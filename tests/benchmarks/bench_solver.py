@@ -12,7 +12,6 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from memx_engine.cost.table import StageTable
 from memx_engine.plan import FULL, NONE, SELECTIVE, Recompute
-from memx_engine.search.front import skeleton_front
 from memx_engine.search.solver import solve
 from tests.search.instances import make_objective
 
@@ -77,9 +76,3 @@ def test_bench_closing_at_the_root(benchmark: BenchmarkFixture, stages: int, lay
     assert best is not None
     closed = benchmark.pedantic(lambda: solve(table, objective, incumbent_phi=0.8 * best.phi), rounds=5)
     assert closed is not None and closed.closed
-
-
-@pytest.mark.parametrize(("stages", "layers"), SIZES)
-def test_bench_front(benchmark: BenchmarkFixture, stages: int, layers: int) -> None:
-    table = build_table(stages, layers)
-    assert benchmark.pedantic(lambda: skeleton_front(table), rounds=1)
