@@ -28,6 +28,7 @@ from memx_engine.search.rules import PlanRequest, Reason, broken_rules, node_pro
 from memx_engine.search.schedule import heterogeneity_index
 from memx_engine.search.solver import Limits, solve
 from memx_engine.search.space import Layout, enumerate_space, idle_gpus, make_skeleton
+from memx_engine.search.standing import standing
 from memx_engine.units import GIB
 
 __all__ = ["Explanation", "Gap", "PlanRequest", "Reason", "explain_plan", "explain_request"]
@@ -65,8 +66,9 @@ def explain_request(
         result: A search's result: adds how far the plan is from its best and why the search does not list it.
         limits: What the plan should keep; by default what the search of ``result`` kept. Breaking one is a reason.
     """
-    if limits and limits.type_order and request.type_order is None:
-        request = replace(request, type_order=checked_limits(limits, cluster, model, job).type_order)
+    kept = limits or (result.limits if result else None)
+    if kept and kept.type_order and request.type_order is None:
+        request = replace(request, type_order=checked_limits(kept, cluster, model, job).type_order)
     broken = broken_rules(cluster, model, job, request)
     if broken:
         return Explanation(Verdict.INVALID, broken, None)
@@ -294,7 +296,7 @@ def _judge(
     gap = None
     if result is not None:
         gap = gap_to(result, scale, estimate)
-        reasons += _against(result, gap, plan, estimate)
+        reasons += standing(result, gap, plan, estimate)
     return Explanation(verdict, tuple(reasons), RankedPlan(0, plan, estimate, phi, False), gap)
 
 
@@ -314,35 +316,6 @@ def _fitting(estimate: Estimate, verdict: Verdict) -> Reason:
     if verdict is Verdict.TIGHT and not remedy:
         remedy = "keep 10 % free until memory is measured"
     return Reason("memory", message, worst.stage, remedy=remedy)
-
-
-def _against(result: SearchResult, gap: Gap, plan: Plan, estimate: Estimate) -> Iterator[Reason]:
-    """Where the plan stands in a search's result."""
-    best = result.plans[0]
-    within = " within the limits" if result.limits else ""
-    yield Reason(
-        "time",
-        f"by event simulation phi {gap.phi:.4f} is {gap.excess:+.1%} against the {gap.best_phi:.4f} of the best plan "
-        f"found{within}, iteration time {gap.time_excess:+.1%}; of {len(result.table)} skeletons (plans without their "
-        f"layers and recompute) {gap.ahead} were found to have a better plan. The best: {_shape_words(best.plan)}",
-    )
-    listed = next((other for other in result.table.plans if other.skeleton == plan.skeleton), None)
-    if listed is None and estimate.verdict is not Verdict.DOES_NOT_FIT:
-        yield Reason("time", "the search closed this skeleton: its bounds are worse than the plans it kept")
-    elif listed is not None and listed != plan:
-        yield Reason(
-            "time",
-            f"the search lists this skeleton with layers {','.join(map(str, listed.layers))} and recompute "
-            f"{','.join(map(str, listed.recompute))}",
-        )
-
-
-def _shape_words(plan: Plan) -> str:
-    shape = plan.skeleton
-    return (
-        f"TP {shape.tp}, PP {shape.pp}, DP {shape.dp}, micro-batch {shape.micro_batch} on "
-        f"{' > '.join(shape.type_order)}, layers {','.join(map(str, plan.layers))}"
-    )
 
 
 def _overfull(estimate: Estimate) -> list[tuple[int, float]]:

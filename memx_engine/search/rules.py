@@ -42,7 +42,7 @@ class Reason:
 
     Attributes:
         rule: ``tp``, ``placement``, ``batch``, ``layers``, ``schedule``, ``recompute``, ``memory``, ``limit``,
-            ``time``, ``order``, ``note``.
+            ``time``, ``space``, ``order``, ``note``.
         stage: 0-based, where one stage is meant. missing_bytes: What that stage's GPUs lack.
         remedy: What to do about it; empty where nothing needs doing.
     """

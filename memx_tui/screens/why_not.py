@@ -16,6 +16,7 @@ from memx_engine import InputError
 from memx_tui.messages import JobFailed, RequestExplained
 from memx_tui.text import numbers
 from memx_tui.text.explain_view import reason_words
+from memx_tui.text.plan_view import schedule_word
 from memx_tui.widgets.quiet import QuietInput
 
 if TYPE_CHECKING:
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
 
 _GIB = float(1 << 30)
 _FIELDS = (("tp", "tp"), ("pp", "pp"), ("dp", "dp"), ("mbs", "micro-batch"))
-_WORDS = (("layers", "layers"), ("recompute", "recompute"))
+_WORDS = (("layers", "auto"), ("recompute", "auto"), ("schedule", "1f1b"))
 _HINT = (
     "layers: auto (chosen for you), even, or such as 8,8,7,7\n"
-    "recompute: auto, or none, selective, full, uniform:N, block:K, one for all or one per stage"
+    "recompute: auto, or none, selective, full, uniform:N, block:K, one for all or one per stage\n"
+    "schedule: 1f1b, or interleaved:V with V chunks on every stage"
 )
 _VERDICTS = {
     "fits": "fits",
@@ -71,7 +73,9 @@ def _place(explanation: Explanation, result: SearchResult | None) -> str:
     plan, plans = explanation.plan.plan, result.table.plans
     rows = [row for row, other in enumerate(plans) if other.skeleton == plan.skeleton]
     if not rows:
-        closed = "" if explanation.verdict.value == "does_not_fit" else ": the search proved it worse than what it kept"
+        outside = any(reason.rule == "space" for reason in explanation.reasons)
+        unproven = outside or explanation.verdict.value == "does_not_fit"
+        closed = "" if unproven else ": the search proved it worse than what it kept"
         return f" Its layout is not in the list of {len(plans):,}{closed}."
     row = next((row for row in rows if plans[row] == plan), rows[0])
     if plans[row] == plan:
@@ -88,7 +92,7 @@ def _listed(values: Sequence[object]) -> str:
 
 
 class WhyNotDialog(ModalScreen[None]):
-    """Type tp, pp, dp, micro-batch, and layers and recompute where they matter; Enter asks.
+    """Type tp, pp, dp, micro-batch, schedule, and layers and recompute where they matter; Enter asks.
 
     Args:
         start: The plan whose numbers are filled in first.
@@ -107,6 +111,7 @@ class WhyNotDialog(ModalScreen[None]):
             "pp": str(skeleton.pp) if skeleton else "",
             "dp": str(skeleton.dp) if skeleton else "",
             "mbs": str(skeleton.micro_batch) if skeleton else "1",
+            "schedule": schedule_word(start.plan) if start else "",
         }
         self.answer: list[str] = []
 
@@ -124,9 +129,15 @@ class WhyNotDialog(ModalScreen[None]):
                         self._start[name], id=f"ask-{name}", classes="form-field", type="integer", max_length=6
                     )
             with Horizontal(classes="form-row"):
-                for name, label in _WORDS:
-                    yield Label(label, classes="form-label", markup=False)
-                    yield QuietInput("", placeholder="auto", id=f"ask-{name}", classes="form-field", max_length=2000)
+                for name, left_out in _WORDS:
+                    yield Label(name, classes="form-label", markup=False)
+                    yield QuietInput(
+                        self._start.get(name, ""),
+                        placeholder=left_out,
+                        id=f"ask-{name}",
+                        classes="form-field",
+                        max_length=2000,
+                    )
             with VerticalScroll(classes="dialog-body", can_focus=True):
                 yield Static(_HINT, classes="why-not-answer", markup=False)
             yield Static(
@@ -139,11 +150,11 @@ class WhyNotDialog(ModalScreen[None]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         from memx_engine import PlanRequest
-        from memx_tui.commands.explain import parse_layers, parse_recompute
+        from memx_tui.commands.explain import parse_layers, parse_recompute, parse_schedule
 
         try:
             tp, pp, dp, micro_batch = (self._value(name, label) for name, label in _FIELDS)
-            layers, recompute = (self._word(name) for name, _ in _WORDS)
+            layers, recompute, schedule = (self._word(name, left_out) for name, left_out in _WORDS)
             request = PlanRequest(
                 tp,
                 pp,
@@ -151,6 +162,7 @@ class WhyNotDialog(ModalScreen[None]):
                 micro_batch,
                 layers=None if layers == "even" else parse_layers(layers),
                 recompute=parse_recompute(recompute),
+                virtual_stages=parse_schedule(schedule),
             )
         except InputError as error:
             self._say([f"{error.message}. {error.hint}" if error.hint else error.message], bad=True)
@@ -164,8 +176,8 @@ class WhyNotDialog(ModalScreen[None]):
             raise InputError(f"{label} must be a whole number of at least 1")
         return int(text)
 
-    def _word(self, name: str) -> str:
-        return "".join(self.query_one(f"#ask-{name}", Input).value.split()) or "auto"
+    def _word(self, name: str, left_out: str) -> str:
+        return "".join(self.query_one(f"#ask-{name}", Input).value.split()) or left_out
 
     def on_request_explained(self, event: RequestExplained) -> None:
         event.stop()

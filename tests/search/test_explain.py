@@ -17,6 +17,7 @@ from memx_engine.plan import Recompute, Verdict
 from memx_engine.search.explain import Explanation, PlanRequest, explain_plan, explain_request
 from memx_engine.search.implied import dp_choices
 from memx_engine.search.limits import OperatorLimits
+from memx_engine.search.objective import parse_weights
 from memx_engine.search.run import SearchOptions, search
 from memx_engine.units import GIB, TERA
 from tests.builders import H100, V100, make_cluster, make_job, make_model, make_node
@@ -221,6 +222,44 @@ def test_why_not_tells_the_gap_to_the_best() -> None:
     explanation = explain_request(cluster, model, job, PlanRequest(4, 4, 1, 1, layers=(6, 2, 2, 2)), result=result)
     said = [r.message for r in explanation.reasons if r.rule == "time"]
     assert any("% against the" in line and "of the best plan found" in line for line in said)
+
+
+def test_an_interleaved_plan_is_judged_as_one_and_found_in_the_list() -> None:
+    cluster, model, job = eight_a100(), llama2_7b(), make_job(64)
+    result = search(cluster, model, job, options=SearchOptions(front=0))
+    rows = [(i, plan) for i, plan in enumerate(result.table.plans) if plan.skeleton.virtual_stages == 2]
+    assert rows
+    for row, plan in rows:
+        shape = plan.skeleton
+        asked = PlanRequest(shape.tp, shape.pp, shape.dp, shape.micro_batch, plan.layers, plan.recompute, 2)
+        told = explain_request(cluster, model, job, asked, result=result)
+        assert told.plan is not None and told.plan.plan == plan
+        if result.table.by_events[row]:
+            assert told.plan.phi == pytest.approx(float(result.table.phi[row]), rel=1e-12)
+        plain = explain_request(cluster, model, job, replace(asked, virtual_stages=1), result=result)
+        assert plain.plan is not None and plain.plan.plan.skeleton == replace(shape, virtual_stages=1)
+        assert plain.plan.estimate.iteration_time_s != told.plan.estimate.iteration_time_s
+        for explanation in (told, plain):
+            assert not [r for r in explanation.reasons if r.rule == "space"]
+
+
+def test_a_schedule_that_the_search_did_not_look_at_is_not_called_closed() -> None:
+    cluster, model, job = eight_a100(), llama2_7b(), replace(make_job(64), micro_batch_sizes=(1, 2))
+    result = search(cluster, model, job, options=SearchOptions(front=0))
+    told = explain_request(cluster, model, job, PlanRequest(2, 4, 1, 4, "auto", virtual_stages=4), result=result)
+    (reason,) = [r.message for r in told.reasons if r.rule == "space"]
+    assert "schedule interleaved:4 is not among 1f1b, interleaved:2" in reason
+    assert "micro batch 4 is not among 1, 2" in reason
+    assert not any("closed" in r.message for r in told.reasons)
+
+
+def test_an_interleaved_best_plan_is_named_with_its_schedule() -> None:
+    cluster, model, job = eight_a100(), llama2_7b(), replace(make_job(8), pp_sizes=(4,), dp_sizes=(1,))
+    options = SearchOptions(weights=parse_weights("1,0,0"), front=0)
+    result = search(cluster, model, job, options=options)
+    assert result.plans[0].plan.skeleton.virtual_stages == 2
+    told = explain_request(cluster, model, job, PlanRequest(2, 4, 1, 1), result=result)
+    assert any(r.rule == "time" and r.message.endswith(", schedule interleaved:2") for r in told.reasons)
 
 
 def test_no_plan_of_a_search_breaks_a_rule_that_explain_judges_by() -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from textual.widgets import Input
 
-from memx_engine import Explanation, Gap, PlanRequest, Verdict
+from memx_engine import Explanation, Gap, PlanRequest, SearchOptions, Verdict, resolve_job
+from memx_engine import search_plans as search
 from memx_tui.app import MemxApp
 from memx_tui.messages import RequestExplained
 from memx_tui.plan_list import sort_order
@@ -390,3 +391,41 @@ async def test_why_not_says_rank_and_distance_and_asks_with_layers_and_recompute
         await pilot.press(*"x", "enter")
         await pilot.pause(0.1)
         assert len(asked) == 2 and "'nonex' is not known" in screen_text(app)
+
+
+async def test_why_not_asks_with_the_plan_s_own_schedule_and_with_another(tmp_path: Path) -> None:
+    cluster, model, job = make_cluster(), make_model(), resolve_job(make_cluster(), make_model(), global_batch=64)
+    result = search(cluster, model, job, options=SearchOptions(front=0))
+    row = next(i for i, plan in enumerate(result.table.plans) if plan.skeleton.virtual_stages == 2)
+    plan = result.table.plans[row]
+    session = make_session(result, job_overrides={"global_batch": 64})
+    app = make_app(tmp_path, session)
+    async with app.run_test(size=(120, 40)) as pilot:
+
+        async def answer() -> str:
+            dialog = app.screen
+            assert isinstance(dialog, WhyNotDialog)
+            await pilot.press("enter")
+            await app.workers.wait_for_complete()
+            await pilot.pause(0.1)
+            return "\n".join(dialog.answer)
+
+        app.push_screen(WhyNotDialog(result.detail(row)))
+        await pilot.pause()
+        fields = {name: app.screen.query_one(f"#ask-{name}", Input) for name in ("layers", "recompute", "schedule")}
+        assert fields["schedule"].value == "interleaved:2"
+        fields["layers"].value = ",".join(map(str, plan.layers))
+        fields["recompute"].value = ",".join(map(str, plan.recompute))
+        assert f"It is #{row + 1:,} of {len(result.table):,} in the list." in await answer()
+        fields["schedule"].value = "interleaved:3"
+        assert "does not divide into 3 equal chunks" in await answer()
+        fields["schedule"].value = "interleaved:4"
+        fields["layers"].value = fields["recompute"].value = "auto"
+        said = await answer()
+        assert "not in the list" in said and "proved" not in said and "interleaved:4 is not among 1f1b" in said
+        fields["schedule"].value = "1f1b"
+        assert "interleaved" not in await answer()
+        fields["schedule"].value = "zigzag"
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "schedule 'zigzag' is not known" in screen_text(app)
