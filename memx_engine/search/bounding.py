@@ -6,12 +6,15 @@ import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from memx_engine.cost.sketch import Sketch
 from memx_engine.cost.table import Estimator, StageTable
 from memx_engine.plan import Recompute, Skeleton
-from memx_engine.search.bounds import Bounds, compute_bounds
+from memx_engine.search.bounds import Bounds, EvenPlan, compute_bounds
 from memx_engine.search.control import Control
 from memx_engine.search.counting import count_plans, count_shape
+from memx_engine.search.fitting import BoundColumns, Fitting
 from memx_engine.search.limits import OperatorLimits
 from memx_engine.search.priority import varied_first
 from memx_engine.search.sketch_bounds import sketched_bounds
@@ -46,16 +49,24 @@ class BoundedSpace:
     """What the first phase leaves behind.
 
     Attributes:
-        fitting: Skeletons that pass the memory rule, in the order of enumeration.
+        fitting: Skeletons that pass the memory rule.
         nearest: The skeleton that exceeds its memory least. unbounded: How many were not looked at.
         plans_covered: Complete plans of those that were. recompute: Every strategy that they have.
     """
 
-    fitting: list[tuple[Skeleton, Bounds]] = field(default_factory=list)
+    fitting: Fitting
     nearest: tuple[Skeleton, Bounds] | None = None
     unbounded: int = 0
     plans_covered: int = 0
     recompute: dict[Recompute, None] = field(default_factory=dict)
+
+
+@dataclass
+class _Made:
+    """By number of the skeleton: what it was bounded by, and the even split of those with a table of their own."""
+
+    sketches: list[Sketch | None]
+    evens: dict[int, EvenPlan | None]
 
 
 class Bounder:
@@ -95,42 +106,46 @@ class Bounder:
             spread = order[:: -max(1, len(order) // _FIRST)]
             first = list(dict.fromkeys(i for pair in zip(spread, light, strict=False) for i in pair))
             order = first + sorted(set(order).difference(first))
-        out = BoundedSpace()
-        fitting: dict[int, Bounds] = {}
+        known = BoundColumns.unknown(len(skeletons))
+        made = _Made([None] * len(skeletons), {})
+        out = BoundedSpace(_fitting(skeletons, known, made))
         step = 1
         done = 0
         while done < len(order):
             control = self._control
-            if control.cancels() or (fitting and control.elapsed_share() > _BOUNDING_SHARE):
+            if control.cancels() or (control.feasible and control.elapsed_share() > _BOUNDING_SHARE):
                 out.unbounded = len(order) - done
                 break
             some = order[done : done + step]
-            made = self._some([skeletons[i] for i in some], out)
-            for i, bounds in zip(some, made, strict=False):
-                if out.nearest is None or bounds.excess_bytes < out.nearest[1].excess_bytes:
-                    out.nearest = (skeletons[i], bounds)
-                if bounds.fits:
-                    fitting[i] = bounds
-            done += len(made)
-            control.counts = replace(control.counts, memory=done - len(fitting))
-            control.feasible = len(fitting)
+            columns = self._some([skeletons[i] for i in some], some, made, out)
+            some = some[: len(columns)]
+            known.put(some, columns)
+            k = int(columns.excess_bytes.argmin())
+            if out.nearest is None or columns.excess_bytes[k] < out.nearest[1].excess_bytes:
+                out.nearest = (skeletons[some[k]], columns.bounds(k, None))
+            done += len(some)
+            control.feasible += int((columns.excess_bytes <= 0.0).sum())
+            control.counts = replace(control.counts, memory=done - control.feasible)
             control.report("bounding", done, len(order))
             step = 1 if self._sketch is None else min(2 * step, _AT_ONCE)
-        out.fitting = [(skeletons[i], fitting[i]) for i in sorted(fitting)]
+        out.fitting = _fitting(skeletons, known, made)
         return out
 
-    def _some(self, skeletons: Sequence[Skeleton], out: BoundedSpace) -> list[Bounds]:
+    def _some(
+        self, skeletons: Sequence[Skeleton], places: Sequence[int], made: _Made, out: BoundedSpace
+    ) -> BoundColumns:
         """Bounds of the first of them, of all unless the operator stops."""
         if self._sketch is not None:
             sketches: list[Sketch] = []
-            for skeleton in skeletons:
+            for i, skeleton in zip(places, skeletons, strict=True):
                 if sketches and self._control.cancels():
                     break
-                sketches.append(self._sketch(skeleton))
-                out.plans_covered += self._plans(sketches[-1], out)
+                sketch = made.sketches[i] = self._sketch(skeleton)
+                sketches.append(sketch)
+                out.plans_covered += self._plans(sketch, out)
             return sketched_bounds(sketches, variance_kind=self._variance_kind)
-        made = []
-        for skeleton in skeletons:
+        every = []
+        for i, skeleton in zip(places, skeletons, strict=True):
             table = self._tables.get(skeleton, keep=True)
             bounds = compute_bounds(table, one_recompute=self._one_recompute, variance_kind=self._variance_kind)
             out.recompute |= dict.fromkeys(table.options)
@@ -139,8 +154,9 @@ class Bounder:
                 one_recompute=self._one_recompute,
                 max_layer_difference=self._limits.max_layer_difference,
             )
-            made.append(self._limits.bounds_within(bounds))
-        return made
+            every.append(self._limits.bounds_within(bounds))
+            made.evens[i] = every[-1].even
+        return BoundColumns.of(every)
 
     def _plans(self, sketch: Sketch, out: BoundedSpace) -> int:
         """Plans of a skeleton; the estimator hands out equal options as one object, so that they need no comparing."""
@@ -151,6 +167,18 @@ class Bounder:
             known = self._shapes[key] = (sketch.options, count)
             out.recompute |= dict.fromkeys(sketch.options)
         return known[1]
+
+
+def _fitting(skeletons: Sequence[Skeleton], known: BoundColumns, made: _Made) -> Fitting:
+    at = np.flatnonzero(known.excess_bytes <= 0.0)
+    places = at.tolist()
+    evens = {k: even for k, i in enumerate(places) if (even := made.evens.get(i)) is not None}
+    return Fitting(
+        **{name: values[at] for name, values in known.columns().items()},
+        skeletons=[skeletons[i] for i in places],
+        sketches=[made.sketches[i] for i in places],
+        own_evens=evens,
+    )
 
 
 def _weight(skeleton: Skeleton) -> float:

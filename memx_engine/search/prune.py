@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import dataclass, field
 
-from memx_engine.search.bounds import Bounds, PlanFigures
+from memx_engine.search.bounds import PlanFigures
 from memx_engine.search.pareto import Front
 
 TIME_RULES = ("corner", "paper")
@@ -44,8 +44,8 @@ class Incumbents:
         """At least the N-th best Phi: a skeleton may be closed only above it."""
         return min(self.ceiling_phi, self._phis[-1]) if len(self._phis) == self.keep else self.ceiling_phi
 
-    def closes(self, bounds: Bounds, phi: float) -> bool:
-        """Whether the time rule removes a skeleton with these bounds and this corner Phi."""
+    def closes(self, corner: PlanFigures, phi: float) -> bool:
+        """Whether the time rule removes a skeleton with this corner of bounds and this Phi of the corner."""
         if self.rule == "paper":
-            return len(self._times) == self.keep and bounds.time_s > self._times[-1]
-        return phi > self.phi_limit and self.front.dominates(bounds.time_s, bounds.peak_bytes, bounds.variance_bytes2)
+            return len(self._times) == self.keep and corner.time_s > self._times[-1]
+        return phi > self.phi_limit and self.front.dominates(corner.time_s, corner.peak_bytes, corner.variance_bytes2)

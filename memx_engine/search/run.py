@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from memx_engine.cost.table import Estimator
 from memx_engine.errors import CancelledError
 from memx_engine.inputs.cluster import Cluster
@@ -11,9 +13,9 @@ from memx_engine.inputs.job import Framework, Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import Estimate
 from memx_engine.search.bounding import BoundedSpace, Bounder, Tables
-from memx_engine.search.bounds import Bounds, PlanFigures
 from memx_engine.search.control import Control, Progress, Stop
 from memx_engine.search.diagnose import no_feasible_plan
+from memx_engine.search.fitting import Fitting
 from memx_engine.search.limit_checks import checked_limits
 from memx_engine.search.limits import limited
 from memx_engine.search.objective import Objective, Weights, choose_weights, compute_references
@@ -93,9 +95,9 @@ class _Search:
             variance_kind=self._variance_kind,
         )
         bounded = bounder.bound(skeletons, scattered=self._options.time_limit_s is not None)
-        if not bounded.fitting:
+        if not len(bounded.fitting):
             raise self._nothing(space, bounded)
-        objective = self._objective([bounds for _, bounds in bounded.fitting])
+        objective = self._objective(bounded.fitting)
         solver = Solver(self._cluster, self._model, self._job.framework, tables, self._options, control)
         solver.solve(bounded.fitting, objective)
         if not solver.found and control.cancelled:
@@ -134,26 +136,27 @@ class _Search:
             space, bounded.nearest, make_estimator=self._estimator.derive, should_stop=self._control.cancels
         )
 
-    def _objective(self, bounds: list[Bounds]) -> Objective:
+    def _objective(self, fitting: Fitting) -> Objective:
         if self._options.objective is not None:
             return self._options.objective
-        evens = [b.even for b in bounds if b.even is not None]
-        # Where no even split fits, the skeletons' bounds give the scale.
-        figures: list[PlanFigures] = [*evens] or [
-            PlanFigures(b.time_s, b.peak_bytes, b.variance_bytes2) for b in bounds
-        ]
-        shares = [even.worst_fraction for even in evens] or [b.utilization for b in bounds]
+        at = fitting.has_even
+        measures = (fitting.even_time_s, fitting.even_peak_bytes, fitting.even_variance, fitting.even_worst_fraction)
+        if not at.any():
+            # Where no even split fits, the skeletons' bounds give the scale.
+            at = np.ones(len(fitting), dtype=np.bool_)
+            measures = (fitting.time_s, fitting.peak_bytes, fitting.variance_bytes2, fitting.utilization)
+        time_s, peak, variance, shares = (values[at].tolist() for values in measures)
         references = compute_references(
-            [f.time_s for f in figures],
-            [f.peak_bytes for f in figures],
-            [f.variance_bytes2 for f in figures],
+            time_s,
+            peak,
+            variance,
             rule=self._options.epsilon_rule,
             utilizations=shares if self._variance_kind == "utilization" else None,
         )
-        return Objective(self._options.weights or self._auto_weights(bounds), references, self._variance_kind)
+        return Objective(self._options.weights or self._auto_weights(fitting), references, self._variance_kind)
 
-    def _auto_weights(self, bounds: list[Bounds]) -> Weights:
-        margin = 1.0 - min(b.utilization for b in bounds)
+    def _auto_weights(self, fitting: Fitting) -> Weights:
+        margin = 1.0 - float(fitting.utilization.min())
         return choose_weights(margin, heterogeneity_index(self._cluster, self._job))
 
     def _result(

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memx_engine.cost.sketch import Ints, Sketch
+from memx_engine.cost.sketch import Ints, RowBook, Sketch
 from memx_engine.cost.table import Array
-from memx_engine.plan import FULL
-from memx_engine.search.bounds import Bounds, EvenPlan
+from memx_engine.search.fitting import BoundColumns
 from memx_engine.search.space import even_split
 
 _MOST_NUMBERS = 2_000_000
@@ -31,9 +30,9 @@ class _Batch:
     gpus: Array
 
 
-def sketched_bounds(sketches: Sequence[Sketch], *, variance_kind: str = "bytes") -> list[Bounds]:
+def sketched_bounds(sketches: Sequence[Sketch], *, variance_kind: str = "bytes") -> BoundColumns:
     """What :func:`memx_engine.search.bounds.compute_bounds` says of the skeletons' stage tables."""
-    out: list[Bounds | None] = [None] * len(sketches)
+    out = BoundColumns.unknown(len(sketches))
     alike: dict[tuple[int, int], list[int]] = {}
     for k, sketch in enumerate(sketches):
         alike.setdefault((id(sketch.book), len(sketch.rows)), []).append(k)
@@ -41,11 +40,9 @@ def sketched_bounds(sketches: Sequence[Sketch], *, variance_kind: str = "bytes")
         book = sketches[members[0]].book
         step = max(1, _MOST_NUMBERS // (stages * (book.units + 1 + 2 * stages)))
         for start in range(0, len(members), step):
-            part = [sketches[k] for k in members[start : start + step]]
-            made = _bound_alike(part, variance_kind)
-            for k, bounds in zip(members[start : start + step], made, strict=True):
-                out[k] = bounds
-    return [bounds for bounds in out if bounds is not None]
+            at = members[start : start + step]
+            out.put(at, _bound_alike([sketches[k] for k in at], variance_kind))
+    return out
 
 
 def _batch(sketches: Sequence[Sketch]) -> _Batch:
@@ -72,7 +69,7 @@ def _batch(sketches: Sequence[Sketch]) -> _Batch:
     )
 
 
-def _bound_alike(sketches: Sequence[Sketch], variance_kind: str) -> list[Bounds]:
+def _bound_alike(sketches: Sequence[Sketch], variance_kind: str) -> BoundColumns:
     book, batch = sketches[0].book, _batch(sketches)
     units = book.units
     count, stages = batch.rows.shape
@@ -80,37 +77,23 @@ def _bound_alike(sketches: Sequence[Sketch], variance_kind: str) -> list[Bounds]
     columns = units - stages + 2
     least = book.columns["least"][batch.rows, :columns]
     over = least - batch.capacity[:, :, None]
-    excess = _least_maxima(over, units)
-    binding = (over[:, :, 1:] == excess[:, None, None]).any(axis=2).argmax(axis=1)
-    utilization = _least_maxima(least / batch.capacity[:, :, None], units)
-    fits = excess <= 0.0
-    time_s, peak, variance = (np.full(count, np.inf) for _ in range(3))
-    evens: list[EvenPlan | None] = [None] * count
-    at = np.flatnonzero(fits)
+    out = BoundColumns.unknown(count)
+    out.excess_bytes = _least_maxima(over, units)
+    out.binding_stage = (over[:, :, 1:] == out.excess_bytes[:, None, None]).any(axis=2).argmax(axis=1)
+    out.utilization = _least_maxima(least / batch.capacity[:, :, None], units)
+    at = np.flatnonzero(out.excess_bytes <= 0.0)
     if len(at):
         some = _some(batch, at)
-        time_s[at] = _least_times(
+        out.time_s[at] = _least_times(
             book.columns["time"][some.rows, :columns], book.columns["tail"][some.rows, :columns], some, units
         )
-        peak[at] = _least_maxima(least[at], units)
+        out.peak_bytes[at] = _least_maxima(least[at], units)
         low, high = least[at][:, :, 1], book.columns["high"][some.rows, columns - 1]
         if variance_kind == "utilization":
             low, high = low / some.capacity, high / some.capacity
-        variance[at] = _least_variances(low, high)
-        for k, even in zip(at.tolist(), _evens(sketches, at, some, variance_kind), strict=True):
-            evens[k] = even
-    return [
-        Bounds(
-            float(excess[k]),
-            int(binding[k]),
-            float(utilization[k]),
-            float(time_s[k]),
-            float(peak[k]),
-            float(variance[k]),
-            evens[k],
-        )
-        for k in range(count)
-    ]
+        out.variance_bytes2[at] = _least_variances(low, high)
+        _evens(out, at, book, some, variance_kind)
+    return out
 
 
 def _some(batch: _Batch, at: NDArray[np.intp]) -> _Batch:
@@ -168,54 +151,30 @@ def _least_variances(low: Array, high: Array) -> Array:
     return out
 
 
-def _evens(
-    sketches: Sequence[Sketch], at: NDArray[np.intp], batch: _Batch, variance_kind: str
-) -> list[EvenPlan | None]:
-    """The even splits with the lightest recompute that fits."""
-    book, v = sketches[0].book, sketches[0].virtual_stages
-    layers = np.asarray(even_split(book.units, batch.rows.shape[1]))
-    where = (batch.rows, layers[None, :])
-    option, time_s, memory = (
-        book.even_option[where],
-        book.columns["even_time"][where] * batch.factor[:, None],
-        book.columns["even_memory"][where],
+def _evens(out: BoundColumns, at: NDArray[np.intp], book: RowBook, batch: _Batch, variance_kind: str) -> None:
+    """The even splits with the lightest recompute that fits, for the rows ``at`` of ``out``."""
+    where = (batch.rows, np.asarray(even_split(book.units, batch.rows.shape[1]))[None, :])
+    possible = (book.even_option[where] >= 0).all(axis=1)
+    time_s = book.columns["even_time"][where] * batch.factor[:, None]
+    memory = book.columns["even_memory"][where]
+    total = (
+        batch.period_micro_batches * (time_s + batch.around_s).max(axis=1)
+        + time_s.sum(axis=1)
+        + batch.constant_s
+        + (book.columns["tail"][where].max(axis=1) * batch.factor)
     )
-    possible = (option >= 0).all(axis=1)
-    with np.errstate(invalid="ignore"):
-        total = (
-            batch.period_micro_batches * (time_s + batch.around_s).max(axis=1)
-            + time_s.sum(axis=1)
-            + batch.constant_s
-            + (book.columns["tail"][where].max(axis=1) * batch.factor)
-        )
     used = memory / batch.capacity
-    worst = used.argmax(axis=1)
     by_bytes = _variances(memory)
-    variance = by_bytes if variance_kind == "bytes" else _variances(used)
-    peak, highest = memory.max(axis=1), used.max(axis=1)
-    split = tuple((layers * v).tolist())
-    # A skeleton's own table has block:K up to one less than a stage can have: block of all layers is full.
-    most = book.units - len(split) + 1
-    strategies = [FULL if o.kind == "block" and o.n >= most else o for o in book.options]
-    out: list[EvenPlan | None] = []
-    for k in range(len(at)):
-        if not possible[k]:
-            out.append(None)
-            continue
-        recompute = tuple(strategies[r] for r in option[k].tolist())
-        out.append(
-            EvenPlan(
-                float(total[k]),
-                float(peak[k]),
-                float(variance[k]),
-                split,
-                recompute,
-                int(worst[k]),
-                float(highest[k]),
-                float(by_bytes[k]),
-            )
-        )
-    return out
+
+    def put(column: Array, values: Array) -> None:
+        column[at] = np.where(possible, values, np.inf)
+
+    put(out.even_time_s, total)
+    put(out.even_peak_bytes, memory.max(axis=1))
+    put(out.even_variance, by_bytes if variance_kind == "bytes" else _variances(used))
+    put(out.even_spread_bytes2, by_bytes)
+    put(out.even_worst_fraction, used.max(axis=1))
+    out.even_worst_stage[at] = used.argmax(axis=1)
 
 
 def _variances(values: Array) -> Array:

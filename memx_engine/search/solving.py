@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -14,8 +14,9 @@ from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import Skeleton
 from memx_engine.search.assign import Assigned, assign, assign_even
 from memx_engine.search.bounding import Tables
-from memx_engine.search.bounds import Bounds, PlanFigures
+from memx_engine.search.bounds import PlanFigures
 from memx_engine.search.control import Control
+from memx_engine.search.fitting import Fitting
 from memx_engine.search.objective import Objective, Weights
 from memx_engine.search.options import SearchOptions
 from memx_engine.search.pareto import Front
@@ -27,8 +28,6 @@ _CLOSED_BY = 10
 """A skeleton is closed by the N-th best plan, N at least this, so that fewer plans shown are the first of more."""
 _NODES = (4, 40, None)
 """How many nodes a skeleton gets when it is looked into, again, and for good."""
-
-Bounded = Sequence[tuple[Skeleton, Bounds]]
 
 
 class Solver:
@@ -54,20 +53,20 @@ class Solver:
         self.unsolved_phi = float("inf")
         self._proven = float("inf")
 
-    def solve(self, bounded: Bounded, objective: Objective) -> None:
+    def solve(self, bounded: Fitting, objective: Objective) -> None:
         """Rule 3 and the inner solver, always on the skeleton with the least bound; ties in the order of enumeration.
 
         A skeleton is first looked into with a few nodes, then waits with the bound that these give: many are closed
         by plans that are found meanwhile.
         """
         control = self._control
-        corners = self._corners(bounded, objective)
+        corners = _corner_phis(bounded, objective)
         evens = _even_phis(bounded, objective)
         every = self._incumbents(evens.values())
         # Interleaved estimates may be too low, and the certificate speaks of 1F1B: they close no 1F1B skeleton.
-        plain = self._incumbents(phi for i, phi in evens.items() if bounded[i][0].virtual_stages == 1)
+        plain = self._incumbents(phi for i, phi in evens.items() if bounded.skeletons[i].virtual_stages == 1)
         for i, phi in evens.items():
-            control.found(phi, plain=bounded[i][0].virtual_stages == 1)
+            control.found(phi, plain=bounded.skeletons[i].virtual_stages == 1)
         waiting: list[tuple[float, int, int]] = [(corner, i, 0) for i, corner in enumerate(corners)]
         heapq.heapify(waiting)
         looked_into: dict[int, Assigned] = {}
@@ -81,9 +80,9 @@ class Solver:
                 self.found += looked_into.values()
                 return
             heapq.heappop(waiting)
-            skeleton, bounds = bounded[i]
+            skeleton = bounded.skeletons[i]
             known = plain if skeleton.virtual_stages == 1 else every
-            if level == 0 and known.closes(bounds, bound):
+            if level == 0 and known.closes(bounded.corner(i), bound):
                 control.counts = replace(control.counts, time=control.counts.time + 1)
                 if self._options.time_rule == "paper":
                     self.unsolved_phi = min(self.unsolved_phi, bound)
@@ -91,8 +90,9 @@ class Solver:
                 continue
             best = looked_into.pop(i, None)
             beaten = bound > known.phi_limit
-            if beaten and best is None and bounds.even is not None and solved >= _SOLVED_AT_LEAST:
-                best = assign_even(*self._ground, skeleton, bounds.even, evens[i], bound)
+            even = bounded.even(i) if beaten and best is None and solved >= _SOLVED_AT_LEAST else None
+            if even is not None:
+                best = assign_even(*self._ground, skeleton, even, evens[i], bound)
             elif not beaten or best is None:
                 nodes = _NODES[level] if skeleton.virtual_stages == 1 else None
                 best = _both(best, self._assign(skeleton, objective, known.phi_limit, bound, nodes))
@@ -119,21 +119,21 @@ class Solver:
             control.report("solving", done, len(corners))
         control.lower_bound_phi = min(self._proven, self.unsolved_phi)
 
-    def keep_evens(self, bounded: Bounded, objective: Objective) -> None:
+    def keep_evens(self, bounded: Fitting, objective: Objective) -> None:
         """Where the operator stopped before anything was solved: the even splits are the plans so far.
 
         Where none fits, one plan of the skeleton with the least bound, with as little work as it takes.
         """
         for i, phi in _even_phis(bounded, objective).items():
-            skeleton, even = bounded[i][0], bounded[i][1].even
+            even = bounded.even(i)
             if even is not None:
-                self.found.append(assign_even(*self._ground, skeleton, even, phi, 0.0))
+                self.found.append(assign_even(*self._ground, bounded.skeletons[i], even, phi, 0.0))
         if not self.found:
-            corners = self._corners(bounded, objective)
-            best = self._assign(bounded[int(np.argmin(corners))][0], objective, float("inf"), 0.0, 1)
+            corners = _corner_phis(bounded, objective)
+            best = self._assign(bounded.skeletons[int(np.argmin(corners))], objective, float("inf"), 0.0, 1)
             self.found += [best] if best is not None else []
 
-    def fastest(self, bounded: Bounded, objective: Objective) -> list[Assigned]:
+    def fastest(self, bounded: Fitting, objective: Objective) -> list[Assigned]:
         """Candidates for the fastest plan: what a search by time alone finds, from which events choose.
 
         The least additive time need not be the fastest by events.
@@ -155,12 +155,6 @@ class Solver:
         self.found.append(best)
         if best.plain:
             self._proven = min(self._proven, best.lower_bound_phi)
-
-    @staticmethod
-    def _corners(bounded: Bounded, objective: Objective) -> list[float]:
-        """Phi of every skeleton's bounds: no plan of it that fits is better."""
-        columns = np.array([(b.time_s, b.peak_bytes, b.variance_bytes2) for _, b in bounded]).T
-        return [float(phi) for phi in objective.phi_array(*columns)]
 
     def _incumbents(self, even_phis: Iterable[float]) -> Incumbents:
         """No plan yet; the N-th best Phi of these even splits is a limit to start with."""
@@ -201,12 +195,17 @@ class Solver:
         return self._control.cancelled or (self._control.timed_out and bool(self.found))
 
 
-def _even_phis(bounded: Bounded, objective: Objective) -> dict[int, float]:
+def _corner_phis(bounded: Fitting, objective: Objective) -> list[float]:
+    """Phi of every skeleton's bounds: no plan of it that fits is better."""
+    phis = objective.phi_array(bounded.time_s, bounded.peak_bytes, bounded.variance_bytes2)
+    return [float(phi) for phi in phis]
+
+
+def _even_phis(bounded: Fitting, objective: Objective) -> dict[int, float]:
     """Phi of every even split that fits, by the number of its skeleton."""
-    at = [i for i, (_, bounds) in enumerate(bounded) if bounds.even is not None]
-    evens = [even for _, bounds in bounded if (even := bounds.even) is not None]
-    columns = np.array([(e.time_s, e.peak_bytes, e.variance_bytes2) for e in evens]).reshape(-1, 3).T
-    return dict(zip(at, objective.phi_array(*columns).tolist(), strict=True))
+    at = np.flatnonzero(bounded.has_even)
+    phis = objective.phi_array(bounded.even_time_s[at], bounded.even_peak_bytes[at], bounded.even_variance[at])
+    return dict(zip(at.tolist(), phis.tolist(), strict=True))
 
 
 def _both(before: Assigned | None, again: Assigned | None) -> Assigned | None:

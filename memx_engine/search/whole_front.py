@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from memx_engine.search.assign import Assigned
 from memx_engine.search.control import Control
+from memx_engine.search.fitting import Fitting
 from memx_engine.search.objective import Objective, Weights
 from memx_engine.search.result import FrontReport
-from memx_engine.search.solving import Bounded, Solver
+from memx_engine.search.solving import Solver
 
 _SLIGHT = 0.01  # the least weight of each of the three inside the front
 _HINT = 1e-3  # the same where a plan that was ranked is to show that it is on the front
@@ -45,13 +46,14 @@ class WholeFront:
     """
 
     def __init__(
-        self, solver: Solver, bounded: Bounded, objective: Objective, control: Control, most_nodes: int | None
+        self, solver: Solver, bounded: Fitting, objective: Objective, control: Control, most_nodes: int | None
     ) -> None:
         self._solver, self._objective, self._control = solver, objective, control
-        self._bounded = [(skeleton, bounds) for skeleton, bounds in bounded if skeleton.virtual_stages == 1]
-        self._columns: NDArray[np.float64] = np.array(
-            [(b.time_s, b.peak_bytes, b.variance_bytes2) for _, b in self._bounded]
-        ).reshape(-1, 3)
+        plain = [i for i, skeleton in enumerate(bounded.skeletons) if skeleton.virtual_stages == 1]
+        self._skeletons = [bounded.skeletons[i] for i in plain]
+        self._columns: NDArray[np.float64] = np.column_stack(
+            [bounded.time_s, bounded.peak_bytes, bounded.variance_bytes2]
+        )[plain]
         self._left = float("inf") if most_nodes is None else float(most_nodes)
         self.points: list[Assigned] = []
         self._known = [a for a in solver.found if a.plain]
@@ -161,7 +163,7 @@ class WholeFront:
 
         ``only_this``: Enough is known once the plan to start from is beaten.
         """
-        self._left -= 1 + len(self._bounded) // _CORNERS_PER_NODE
+        self._left -= 1 + len(self._skeletons) // _CORNERS_PER_NODE
         corners = objective.phi_array(*self._columns.T)
         corners = np.where(self._columns[:, 1] <= most_peak, corners, np.inf)
         for i in np.argsort(corners, kind="stable").tolist():
@@ -169,7 +171,7 @@ class WholeFront:
                 break
             if self._left <= 0 or self._control.stops():
                 return best, False
-            other = self._solver.trade(self._bounded[i][0], objective, best_phi, most_peak)
+            other = self._solver.trade(self._skeletons[i], objective, best_phi, most_peak)
             if other is None:
                 continue
             self._left -= other.nodes

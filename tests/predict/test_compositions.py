@@ -175,7 +175,9 @@ def test_everything_in_a_store_counts() -> None:
 def test_rows_that_skeletons_share_are_scaled_as_the_tables_are() -> None:
     estimator = fit(timed(2.0), timed(2.0, tp=4, dp=1))
     for shape in (shape_of(2, 4, 1), shape_of(1, 2, 4)):
-        (made,) = sketched_bounds([estimator.sketch(shape)])
+        sketch = estimator.sketch(shape)
+        columns = sketched_bounds([sketch])
+        made = columns.bounds(0, columns.even_of(0, sketch))
         expected = compute_bounds(estimator.stage_table(shape))
         assert made.time_s == pytest.approx(expected.time_s, rel=1e-9)
         assert made.even is not None and expected.even is not None

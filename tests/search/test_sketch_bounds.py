@@ -33,7 +33,9 @@ def test_shared_rows_bound_as_the_tables_do(cluster_name: str, model_name: str, 
     estimator = FirstPrinciples(cluster, model, resolve_job(cluster, model))
     skeletons = list(enumerate_space(cluster, model, estimator.job).skeletons())[::step]
     sketches = [estimator.sketch(skeleton) for skeleton in skeletons]
-    for skeleton, sketch, made in zip(skeletons, sketches, sketched_bounds(sketches, variance_kind=kind), strict=True):
+    columns = sketched_bounds(sketches, variance_kind=kind)
+    for k, (skeleton, sketch) in enumerate(zip(skeletons, sketches, strict=True)):
+        made = columns.bounds(k, columns.even_of(k, sketch))
         table = estimator.stage_table(skeleton)
         expected = compute_bounds(table, variance_kind=kind)
         assert np.allclose(numbers(made), numbers(expected), rtol=1e-9, atol=1e-6), skeleton
