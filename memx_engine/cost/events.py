@@ -30,7 +30,7 @@ class Span:
 
 Timeline = tuple[Span, ...]
 
-_SAME = 1e-14
+SAME = 1e-14
 """Rounding of sums of times: rounds that differ by less end equally far apart."""
 
 
@@ -100,7 +100,7 @@ def simulate(
 
     limits = None if in_flight is None else tuple(in_flight)
     plain = virtual_stages == 1 and not overlap_p2p and limits is None
-    if plain and not record and micro_batches >= 2 * stages:
+    if plain and not record and micro_batches > 0:
         ends_s = _one_forward_one_backward(
             forward.reshape(-1).tolist(), backward.reshape(-1).tolist(), p2p[: stages - 1].tolist(), micro_batches
         )
@@ -137,42 +137,46 @@ def simulate(
     return Simulation(iteration, tuple(busy.tolist()), finish, timeline)
 
 
+def kept_for(rounds: int) -> int:
+    """How many rounds the state after ``rounds`` of them serves as the one that later ones are compared with."""
+    return max(4, rounds // 4)
+
+
 def _one_forward_one_backward(
     forward_s: list[float], backward_s: list[float], p2p_s: list[float], micro_batches: int
 ) -> list[float]:
     """End of every stage's last backward under 1F1B, as the operations one by one give it.
 
-    Round m holds the m-th backward of every stage and the forward before it. Once a round ends everywhere one and the
-    same time after the round before it, all further rounds do, until the first stage runs out of forwards: maxima and
-    sums commute with a common shift. Those rounds are skipped.
+    In slot t every stage i runs at most one operation: its forward ``(t - i) / 2`` or its backward
+    ``(t + i + 1) / 2 - P``, whichever is whole. What it waits on, a neighbour's, was that neighbour's operation in the
+    slot before. Two slots are a round. Between the warm-up and the first stage's last forward, a state that is an
+    earlier one but for the same time later in every stage repeats for good: maxima and sums commute with a common
+    shift. As many whole repetitions as fit are skipped.
     """
     stages, last = len(forward_s), len(forward_s) - 1
-    forward, backward = [0.0] * stages, [0.0] * stages
-    m, steady_end = -last, micro_batches - stages
-    while m < micro_batches:
-        sent, done = forward, backward
-        forward, backward = list(forward), list(backward)
-        for i in range(max(0, last + m - micro_batches + 1), min(stages, last + m + 1)):
-            free = done[i] if m > 0 else sent[i]
-            ready = sent[i - 1] + p2p_s[i - 1] if i else 0.0
-            forward[i] = (free if free > ready else ready) + forward_s[i]
-        if m >= 0:
-            ready = 0.0
-            for i in range(last, -1, -1):
-                # After its last forward a stage is free once the backward before is done.
-                free = forward[i] if forward[i] > done[i] else done[i]
-                backward[i] = ready = (free if free > ready else ready) + backward_s[i]
-                if i:
-                    ready += p2p_s[i - 1]
-        if 0 < m < steady_end:
-            shift = backward[0] - done[0]
-            slack = _SAME * backward[0]
-            if all(abs(new - old - shift) <= slack for new, old in zip(backward, done, strict=True)) and all(
-                abs(new - old - shift) <= slack for new, old in zip(forward, sent, strict=True)
-            ):
-                skipped = (steady_end - m) * shift
-                forward = [end + skipped for end in forward]
-                backward = [end + skipped for end in backward]
-                m = steady_end
-        m += 1
-    return backward
+    ends = kept = [0.0] * stages
+    t, warm, full, stop = 0, 2 * stages - 1, 2 * micro_batches - 1, 2 * (micro_batches + stages) - 1
+    since, due, searching = 0, 0, True
+    while t < stop:
+        old, ends = ends, ends.copy()
+        least = max(0, t - full + 1)
+        for i in range(least + (t - least) % 2, min(last, t) + 1, 2):
+            free, ready = old[i], old[i - 1] + p2p_s[i - 1] if i else 0.0
+            ends[i] = (free if free > ready else ready) + forward_s[i]
+        least = max(0, warm - t)
+        for i in range(least + (t + 1 - least) % 2, min(last, stop - 1 - t) + 1, 2):
+            free, ready = old[i], old[i + 1] + p2p_s[i] if i < last else 0.0
+            ends[i] = (free if free > ready else ready) + backward_s[i]
+        if searching and t % 2 and warm <= t < full:
+            rounds = (t - warm) // 2
+            shift, slack = ends[0] - kept[0], SAME * ends[0]
+            if rounds and all(abs(end - was - shift) <= slack for end, was in zip(ends, kept, strict=True)):
+                period = rounds - since
+                times = (full - t) // 2 // period
+                ends = [end + times * shift for end in ends]
+                t += 2 * period * times
+                searching = False
+            elif rounds == due:
+                kept, since, due = ends, rounds, rounds + kept_for(rounds)
+        t += 1
+    return ends
