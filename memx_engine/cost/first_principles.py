@@ -9,12 +9,14 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 
 import numpy as np
+from numpy.typing import NDArray
 
 from memx_engine.cost.activations import Shape
 from memx_engine.cost.composition import Transfers, compose, stage_breakdowns, stage_chunks
 from memx_engine.cost.compute import assumed_bandwidth
 from memx_engine.cost.constants import cost_constants
 from memx_engine.cost.correction import UNCORRECTED, Correction, corrected
+from memx_engine.cost.many_events import Pipeline, iteration_times
 from memx_engine.cost.memory import FRAGMENTATION, StageMemory
 from memx_engine.cost.network import COLLECTIVE_BASE_S, Network, PlacementNetwork, Rate
 from memx_engine.cost.parameters import gradient_bytes, vocabulary_matrix
@@ -24,6 +26,7 @@ from memx_engine.cost.sketch import Learn, Sketch, Sketcher
 from memx_engine.cost.stage import DP_OVERLAP, StageCost, stage_cost
 from memx_engine.cost.table import StageTable
 from memx_engine.cost.tables import StageTerms, TableFactors, dense, stage_terms
+from memx_engine.cost.timing import StageTimes
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Framework, Job
 from memx_engine.inputs.model import TransformerSpec
@@ -73,10 +76,11 @@ class ExchangeRate:
 
 @dataclass(frozen=True, eq=False)
 class StageSignature:
-    """A stage signature's cost, and the same as numbers for the tables."""
+    """A stage signature's cost, the same as numbers for the tables, and the times that were asked for."""
 
     cost: StageCost
     terms: StageTerms
+    times: StageTimes
 
 
 class FirstPrinciples:
@@ -296,6 +300,34 @@ class FirstPrinciples:
             memory_variance_bytes2=float(peaks.var()),
         )
 
+    def iteration_times(
+        self, plans: Sequence[Plan], corrections: Sequence[Sequence[Correction]] | None = None
+    ) -> NDArray[np.float64]:
+        """(n,) iteration time of every plan, as :meth:`estimate` gives it; ``corrections`` by plan and stage."""
+        if corrections is None:
+            corrections = [[UNCORRECTED] * plan.skeleton.pp for plan in plans]
+        return iteration_times([self._pipeline(*both) for both in zip(plans, corrections, strict=True)])
+
+    def _pipeline(self, plan: Plan, corrections: Sequence[Correction]) -> Pipeline:
+        skeleton = plan.skeleton
+        network = self.network.place(skeleton.placements)
+        known = self._stages(skeleton, network, untied=plan.untied)
+        timed = [
+            signature.times.of(i, stage, correction)
+            for i, (signature, stage, correction) in enumerate(zip(known, plan.stages, corrections, strict=True))
+        ]
+        transfers = self.transfers(skeleton, network, untied=plan.untied)
+        interleaved = skeleton.virtual_stages > 1
+        return Pipeline(
+            [s for stage in timed for s in stage.forward_s],
+            [s for stage in timed for s in stage.backward_s],
+            (*transfers.p2p_s, transfers.wrap_s) if interleaved else transfers.p2p_s,
+            skeleton.micro_batches,
+            [stage.tail_s for stage in timed],
+            transfers.fixed_s,
+            skeleton.virtual_stages,
+        )
+
     # --- stages and links, remembered ------------------------------------------------------------------------------
 
     def _stages(
@@ -340,7 +372,7 @@ class FirstPrinciples:
             untied=untied,
         )
         cost = corrected(cost, self.corrections.get(placement.gpu_type, UNCORRECTED))
-        known = self._known[key] = StageSignature(cost, stage_terms(cost, self.model.layers))
+        known = self._known[key] = StageSignature(cost, stage_terms(cost, self.model.layers), StageTimes(cost))
         return known
 
     def transfers(self, skeleton: Skeleton, network: PlacementNetwork, *, untied: bool) -> Transfers:

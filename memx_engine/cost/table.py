@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,3 +89,19 @@ class Estimator(Protocol):
     def derive(self, cluster: Cluster, model: TransformerSpec, job: Job) -> Estimator:
         """What predicts changed inputs on the same ground: nothing is measured or learned anew."""
         ...
+
+
+@runtime_checkable
+class Timer(Protocol):
+    """An estimator that predicts iteration times alone, which takes a small part of complete estimates."""
+
+    def iteration_times(self, plans: Sequence[Plan]) -> Array:
+        """(n,) seconds; each is ``estimate(plan).iteration_time_s``."""
+        ...
+
+
+def iteration_times(estimator: Estimator, plans: Sequence[Plan]) -> Array:
+    """(n,) iteration time of every plan, by complete estimates where ``estimator`` is no :class:`Timer`."""
+    if isinstance(estimator, Timer):
+        return estimator.iteration_times(plans)
+    return np.array([estimator.estimate(plan).iteration_time_s for plan in plans], dtype=np.float64)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from memx_engine.cost.first_principles import ExchangeRate, FirstPrinciples
 from memx_engine.cost.sketch import Sketch
@@ -286,6 +289,11 @@ class Calibrated:
             interval_s=self._interval(made, factor, plan.skeleton),
             extrapolated=self._extrapolated(made, plan.skeleton),
         )
+
+    def iteration_times(self, plans: Sequence[Plan]) -> NDArray[np.float64]:
+        """(n,) iteration time of every plan, as :meth:`estimate` gives it."""
+        factors = np.array([self._composed(plan.skeleton) for plan in plans])
+        return np.asarray(self._base.iteration_times(plans) * factors)
 
     def _composed(self, skeleton: Skeleton) -> float:
         """What whole runs say of the skeleton: the trees', else the geometric mean of its GPUs' types' factors."""

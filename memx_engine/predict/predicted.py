@@ -234,6 +234,14 @@ class Predicted:
             extrapolated=tuple(dict.fromkeys(name for f in found for name in f.outside)),
         )
 
+    def iteration_times(self, plans: Sequence[Plan]) -> NDArray[np.float64]:
+        """(n,) iteration time of every plan, as :meth:`estimate` gives it."""
+        corrections = []
+        for plan in plans:
+            asked = [(i, self._kind(stage.recompute)) for i, stage in enumerate(plan.stages)]
+            corrections.append([Correction(time=f.time) for f in self._factors(plan.skeleton, asked)])
+        return self._base.iteration_times(plans, corrections)
+
     # --- one stage ------------------------------------------------------------------------------------------------
 
     def _factors(self, skeleton: Skeleton, asked: Sequence[tuple[int, Recompute]]) -> list[StageFactors]:

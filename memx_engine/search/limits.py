@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from memx_engine.cost.table import Estimator, StageTable
+from memx_engine.cost.table import Estimator, StageTable, iteration_times
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Job
 from memx_engine.inputs.model import TransformerSpec
@@ -197,6 +198,9 @@ class LimitedEstimator:
 
     def estimate(self, plan: Plan) -> Estimate:
         return self.base.estimate(plan)
+
+    def iteration_times(self, plans: Sequence[Plan]) -> NDArray[np.float64]:
+        return iteration_times(self.base, plans)
 
     def derive(self, cluster: Cluster, model: TransformerSpec, job: Job) -> LimitedEstimator:
         return LimitedEstimator(self.base.derive(cluster, model, job), self.limits)

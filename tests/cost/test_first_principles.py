@@ -330,3 +330,34 @@ def test_without_transfers_nothing_is_booked_on_them() -> None:
     assert free.breakdown_s["pp_comm"] == 0.0 and free.breakdown_s["bubble"] > 0
     assert slow.breakdown_s["bubble"] == pytest.approx(free.breakdown_s["bubble"])
     assert slow.breakdown_s["pp_comm"] == pytest.approx(slow.iteration_s - free.iteration_s)
+
+
+@pytest.mark.parametrize("framework", [Framework.MEGATRON, Framework.FLAGSCALE])
+@pytest.mark.parametrize("tied", [False, True])
+def test_times_alone_are_those_of_complete_estimates(framework: Framework, tied: bool) -> None:
+    cluster = nodes_of(A800, A100_40G)
+    model = replace(SMALL, tied_embeddings=tied)
+    estimator = FirstPrinciples(cluster, model, Job(64, 2048, framework=framework))
+    plans = [
+        replace(plan(skeleton(cluster, tp, pp, dp, **SIZES, v=v), layers, [option] * pp), untied=untied)
+        for tp, pp, dp in LAYOUTS
+        for v, layers in _splits(pp)
+        for option in (NONE, FULL, Recompute("block", 1))
+        for untied in ({False, tied} if pp > 1 else {False})
+    ]
+    assert any(p.skeleton.virtual_stages > 1 for p in plans)
+    expected = [estimator.estimate(p).iteration_time_s for p in plans]
+    assert estimator.iteration_times(plans).tolist() == expected
+    assert FirstPrinciples(cluster, model, estimator.job).iteration_times(plans[::-1]).tolist() == expected[::-1]
+
+
+def test_times_alone_refuse_what_estimates_refuse() -> None:
+    estimator = FirstPrinciples(CLUSTER, SMALL, Job(64, 2048))
+    made = plan(skeleton(CLUSTER, 2, 2, 4, **SIZES), (8, 4), [Recompute("block", 6)] * 2)
+    with pytest.raises(InputError, match="recomputes more layers"):
+        estimator.iteration_times([made])
+
+
+def _splits(pp: int) -> list[tuple[int, tuple[int, ...]]]:
+    even, uneven = (12 // pp,) * pp, (13 - pp, *(1,) * (pp - 1))
+    return [(1, even), (1, uneven), *([(2, even)] if 12 % (2 * pp) == 0 and pp > 1 else [])]

@@ -208,3 +208,15 @@ def test_calibration_brings_the_testbeds_stages_closer() -> None:
         return sum(totals) / len(totals)
 
     assert misses(estimator.calibration.corrections) < 0.6 * misses({})
+
+
+def test_times_alone_are_those_of_complete_estimates() -> None:
+    made = [measured(p, time=1.4, activations=0.7) for p in points()]
+    for estimator in (fit(), fit(*made)):
+        plans = [
+            plan(skeleton(CLUSTER, tp, pp, dp, micro_batch=1, seq_len=2048, global_batch=64, v=v), [12 // pp] * pp)
+            for tp, pp, dp in LAYOUTS
+            for v in ((1, 2) if 12 % (2 * pp) == 0 else (1,))
+        ]
+        expected = [estimator.estimate(p).iteration_time_s for p in plans]
+        assert estimator.iteration_times(plans).tolist() == expected

@@ -75,6 +75,18 @@ def test_whole_plans_nobody_measured_are_predicted_from_the_minimal_set(learned:
     assert np.mean(errors["covered"]) > 0.85
 
 
+def test_times_alone_are_those_of_complete_estimates(learned: Predicted) -> None:
+    plans = [reference_plan(skeleton, MODEL.layers) for skeleton in SKELETONS[::9]]
+    plans = [plan for plan in plans if min(min(stage.chunk_layers) for stage in plan.stages) > 0]
+    plans += [
+        replace(plan, stages=tuple(replace(stage, recompute=option) for stage in plan.stages))
+        for plan in plans[:40]
+        for option in (FULL, Recompute("block", 1), Recompute("uniform", 2))
+    ]
+    assert any(plan.skeleton.virtual_stages > 1 for plan in plans)
+    assert learned.iteration_times(plans).tolist() == [learned.estimate(plan).iteration_time_s for plan in plans]
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, len(SKELETONS) - 1), st.data())
 def test_tables_and_estimates_agree(learned: Predicted, index: int, data: st.DataObject) -> None:

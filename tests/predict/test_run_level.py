@@ -58,6 +58,7 @@ def test_trees_tell_layouts_apart_where_one_factor_cannot(estimator: Calibrated)
         before, after = plain.stage_table(shape), estimator.stage_table(shape)
         finite = np.isfinite(before.forward_s)
         assert after.forward_s[finite] == pytest.approx(ratio * before.forward_s[finite])
+        assert estimator.iteration_times([made]).tolist() == [estimator.estimate(made).iteration_time_s]
 
 
 def test_plans_get_the_interval_of_held_out_runs_and_their_word(estimator: Calibrated) -> None:
