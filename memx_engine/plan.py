@@ -237,7 +237,7 @@ class Estimate:
     Attributes:
         iteration_time_s: By event simulation.
         additive_time_s: By the additive closed form that the solver optimises.
-        lower_bound_s: No order of events can be faster.
+        lower_bound_s: Proven: events cannot take less.
         interval_s: 95 % interval of the iteration time; None while nothing is calibrated.
         time_breakdown_s: ``compute``, ``recompute``, ``tp_comm``, ``pp_comm``, ``bubble``, ``dp_comm``, ``optimizer``,
             ``fixed``; sums to ``iteration_time_s``, seen from ``slowest_stage``.

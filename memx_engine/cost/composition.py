@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 
 from memx_engine.cost.events import simulate
-from memx_engine.cost.pipeline import additive_time, held_bytes, in_flight, interleaved_estimate, lower_bound
+from memx_engine.cost.paths import path_bound
+from memx_engine.cost.pipeline import additive_time, held_bytes, in_flight, interleaved_estimate
 from memx_engine.cost.recompute import Counts, counts
 from memx_engine.cost.stage import StageCost, StageTime, Tail
 from memx_engine.errors import InputError
@@ -69,7 +70,6 @@ def compose(
     if v == 1:
         forward, backward = [[t.forward_s] for t in times], [[t.backward_s] for t in times]
         additive = additive_time(stage_s, micro_batches, p2p_s=p2p, tails_s=tail_s, fixed_s=fixed)
-        lowest = lower_bound(stage_s, micro_batches, p2p_s=p2p, tails_s=tail_s, fixed_s=fixed)
     else:
         # The ends take no time on stages that do not hold them, so every stage may be asked alike.
         pairs = [
@@ -81,8 +81,7 @@ def compose(
         additive = interleaved_estimate(
             stage_s, micro_batches, v, p2p_s=p2p, wrap_s=transfers.wrap_s, tails_s=tail_s, fixed_s=fixed
         )
-        # Chunks of later stages start before earlier stages have finished theirs: only a stage's own work is a bound.
-        lowest = max(micro_batches * t + tail for t, tail in zip(stage_s, tail_s, strict=True)) + fixed
+    lowest = path_bound(forward, backward, micro_batches, p2p_s=p2p, tails_s=tail_s, fixed_s=fixed)
     timed = partial(simulate, forward, backward, micro_batches=micro_batches, fixed_s=fixed, virtual_stages=v)
     iteration = timed(p2p_s=links, tails_s=tail_s).iteration_time_s
     at_once = timed(p2p_s=[0.0] * len(links), tails_s=tail_s).iteration_time_s if any(links) else iteration
