@@ -1,30 +1,27 @@
-"""From a skeleton to its best plan: the inner solver under the framework's rules, and the plan it stands for."""
+"""A skeleton's plan as the search keeps it: thousands of them, each made whole only when it is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from memx_engine.cost.table import StageTable
 from memx_engine.inputs.cluster import Cluster
-from memx_engine.inputs.job import Framework
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import Plan, Recompute, Skeleton, Stage
 from memx_engine.search.bounds import EvenPlan, weighted_variance
+from memx_engine.search.branch_and_bound import Candidate
 from memx_engine.search.objective import Objective
-from memx_engine.search.solver import Limits, solve
+from memx_engine.search.sources import Source
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Assigned:
     """A skeleton's best plan. ``time_s`` by the additive form (by the interleaved estimate where v > 1).
 
-    ``settled``: no better plan of the skeleton matters: it is the best, or the best is above the limit that was given.
     ``worst_fraction`` is the highest memory / capacity over the stages, ``worst_type`` the GPU type of that stage;
-    ``spread_bytes2`` the variance in bytes, whatever the objective's kind. ``nodes``: What it took.
+    ``spread_bytes2`` the variance in bytes, whatever the objective's kind.
     """
 
     skeleton: Skeleton
@@ -36,16 +33,17 @@ class Assigned:
     variance_bytes2: float
     phi: float
     lower_bound_phi: float
-    settled: bool
     worst_fraction: float
     worst_type: str
     spread_bytes2: float
-    nodes: int = 0
+    _plan: Plan | None = None
 
-    @cached_property
+    @property
     def plan(self) -> Plan:
         """The complete plan; made when it is first asked for, because large searches keep thousands."""
-        return build_plan(*self.ground, self.skeleton, self.layers, self.recompute)
+        if self._plan is None:
+            self._plan = build_plan(*self.ground, self.skeleton, self.layers, self.recompute)
+        return self._plan
 
     def same_as(self, other: Assigned) -> bool:
         """Whether both stand for one plan."""
@@ -57,53 +55,32 @@ class Assigned:
         return self.skeleton.virtual_stages == 1
 
 
-def assign(
+def assigned(
     cluster: Cluster,
     model: TransformerSpec,
-    framework: Framework,
     skeleton: Skeleton,
-    table: StageTable,
+    source: Source,
+    found: Candidate,
     objective: Objective,
-    *,
-    incumbent_phi: float = float("inf"),
-    max_layer_difference: int | None = None,
-    should_stop: Callable[[], bool] | None = None,
-    most_nodes: int | None = None,
-    most_peak: float = float("inf"),
-) -> Assigned | None:
-    """The best split and recompute of ``skeleton``, whose table is ``table``; None where nothing fits.
-
-    ``most_nodes``: Give up then, with the best so far and its honest bound. ``most_peak``: Only plans up to this peak.
-    """
-    limits = Limits(max_layer_difference=max_layer_difference, same_recompute=framework is Framework.MEGATRON)
-    solution = solve(
-        table,
-        objective,
-        incumbent_phi=incumbent_phi,
-        limits=limits,
-        should_stop=should_stop,
-        most_nodes=most_nodes,
-        most_peak=most_peak,
-    )
-    if solution is None:
-        return None
-    memory = table.memory_bytes[np.arange(table.stages), solution.layers, solution.options]
-    used = memory / table.whole_bytes
+    lower_bound_phi: float = 0.0,
+) -> Assigned:
+    """What the branch and bound found in ``source``, the choices of ``skeleton``; its Phi is that of ``objective``."""
+    memory = np.array(found.memory)
+    used = memory / source.whole_bytes
+    phi = objective.phi(found.time_s, found.peak, found.variance)
     return Assigned(
         skeleton,
-        solution.layers,
-        tuple(table.options[r] for r in solution.options),
+        found.layers,
+        tuple(source.options[r] for r in found.options),
         (cluster, model),
-        solution.time_s,
-        solution.peak_bytes,
-        solution.variance,
-        solution.phi,
-        solution.lower_bound_phi,
-        solution.optimal or solution.closed,
+        found.time_s,
+        found.peak,
+        found.variance,
+        phi,
+        min(lower_bound_phi, phi),
         float(used.max()),
         skeleton.placements[int(used.argmax())].gpu_type,
-        weighted_variance(memory, table.gpus),
-        solution.nodes,
+        weighted_variance(memory, source.gpus),
     )
 
 
@@ -115,7 +92,7 @@ def assign_even(
     phi: float,
     lower_bound_phi: float,
 ) -> Assigned:
-    """The even split of a skeleton that cannot be among the best, ``phi`` its own: it fits, no more."""
+    """The even split of a skeleton, ``phi`` its own."""
     return Assigned(
         skeleton,
         even.layers,
@@ -125,8 +102,7 @@ def assign_even(
         even.peak_bytes,
         even.variance_bytes2,
         phi,
-        lower_bound_phi,
-        False,
+        min(lower_bound_phi, phi),
         even.worst_fraction,
         skeleton.placements[even.worst_stage].gpu_type,
         even.spread_bytes2,

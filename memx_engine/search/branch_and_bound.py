@@ -1,38 +1,34 @@
-"""Branch and bound over the stage period, the peak, the mean memory and the tail; exact for the objective.
+"""Branch and bound over the stage period, the peak, the mean memory and the tail, over many skeletons at once.
 
 A plan's log Phi is ``wT·ln T + wM·ln M + wV·ln(V + ε)`` with T = A·τ + B·Σt + const + δ, τ the longest period, δ the
-longest tail. A node holds intervals of τ, M, δ and the mean memory c. Its choices are those with period, memory and
-tail below the upper ends; for a plan with mean in [c_lo, c_hi], ``V >= mean((m - c_lo)(m - c_hi))`` =: y, which adds
-up over stages as x = Σt does. In the plane (x, y) the objective at the lower ends is concave and increasing, so its
-least value over any convex region around all plans is at a vertex: the dynamic programme, asked with the gradient at
-the least vertex, returns a supporting line that cuts the vertex off, or shows that a plan lies there.
+longest tail. A node holds intervals of τ, M, δ and the mean memory c of one skeleton's plans. Its choices are those
+with period, memory and tail below the upper ends; for a plan with mean in [c_lo, c_hi],
+``V >= mean((m - c_lo)(m - c_hi))`` =: y, which adds up over stages as x = Σt does. In the plane (x, y) the objective at
+the lower ends is concave and increasing, so its least value over any convex region around all plans is at a vertex: the
+dynamic programme, asked with the gradient at the least vertex, returns a supporting line that cuts the vertex off, or
+shows that a plan lies there.
+
+The nodes with the least bounds, of whatever skeletons, are visited together: their arrays lie side by side.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memx_engine.search.choices import Choices
-from memx_engine.search.nodes import (
-    Candidate,
-    Criterion,
-    Node,
-    Outcome,
-    better,
-    least_bottleneck,
-    log_of,
-    with_interval,
-)
-from memx_engine.search.oracle import cheapest_split
-from memx_engine.search.polygon import Vertex, clip
+from memx_engine.search.polygons import Regions
+from memx_engine.search.problem import Criterion, Problem
+from memx_engine.search.wave import Plans, Wave
 
 Array = NDArray[np.float64]
+Ints = NDArray[np.intp]
+Bools = NDArray[np.bool_]
 
 TOLERANCE = 1e-10  # of log Phi: two plans closer than this count as equal
 _TIE = 1e-12
@@ -40,351 +36,489 @@ _ROUNDING = 2e-14  # relative error of a sum over stages
 _SMALLEST_GAIN = 2e-11  # of a cut, in log Phi; less means that a plan lies at the vertex
 _ROUNDS = 8  # cuts per visit of a node before it is split
 _SMALLEST_VARIANCE = 1e-18  # of the squared memory range; below it only rounding is left
+_WIDTHS = (8, 16, 32, 64)  # nodes visited together: few first, so that the first plans soon close others
+_CHOICES_AT_ONCE = 200_000
+
+
+class Candidate(NamedTuple):
+    """A complete plan with what the objective reads; ``memory`` (P,) bytes."""
+
+    log_phi: float
+    time_s: float
+    peak: float
+    variance: float
+    layers: tuple[int, ...]
+    options: tuple[int, ...]
+    memory: tuple[float, ...]
+
+
+class _Node:
+    """Intervals (lower ends, upper ends) of period, peak, tail and mean, and the region known to hold its (x, y)."""
+
+    __slots__ = ("choices", "high", "low", "problem", "region")
+
+    def __init__(
+        self,
+        problem: int,
+        choices: Array,
+        low: tuple[float, ...],
+        high: tuple[float, ...],
+        region: tuple[Array, Array, int] | None,
+    ) -> None:
+        self.problem, self.choices, self.low, self.high, self.region = problem, choices, low, high, region
+
+
+@dataclass
+class _Visit:
+    """What one visit of B nodes works on; arrays (B,), intervals (4, B)."""
+
+    problems: Ints
+    nodes: Sequence[_Node]
+    wave: Wave
+    low: Array
+    high: Array
+    base_s: Array
+    fixed: Array
+    regions: Regions
+    epsilon: Array
+    offset: Array
 
 
 class BranchAndBound:
-    """One run over the choices of a skeleton.
+    """One run over several skeletons; ask for their problems one by one, the most promising first.
+
+    Attributes:
+        best: (S,) least log Phi known of each skeleton. found: The plans behind it, where this run found them.
+        lower: (S,) no plan of the skeleton that was closed has a smaller log Phi.
+        opened: (S,) whether its problem was asked for. empty: (S,) whether nothing fits there, as was found.
+        nodes: (S,) visited.
 
     Args:
-        masks: Regions of the choices to search one after another (boolean, shape of the choices); None for all.
-        cutoff: A log Phi known from elsewhere; parts whose bound reaches it are closed.
-        most_peak: Only plans whose peak does not exceed this. most_nodes: Stop after so many, once a plan is found.
+        corners: (S,) a lower bound of log Phi of every skeleton.
+        open_problem: Its problem, by number; None where nothing fits.
+        cutoffs: (S,) from (S,) of ``best``: log Phi from which on a plan of the skeleton does not matter.
+        known: (S,) ``best`` to start with. most_peak: Only plans whose peak does not exceed this.
+        should_stop: Asked before each visit but the first. most_nodes: Stop after so many, once a plan is found.
+        on_visit: Called with the least bound that waits before every visit.
     """
 
     def __init__(
         self,
-        choices: Choices,
         criterion: Criterion,
+        corners: Array,
+        open_problem: Callable[[int], Problem | None],
         *,
-        masks: list[NDArray[np.bool_]] | None = None,
-        cutoff: float = math.inf,
-        should_stop: Callable[[], bool] | None = None,
+        cutoffs: Callable[[Array], Array],
+        known: Array | None = None,
         most_peak: float = math.inf,
-        most_nodes: int | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        most_nodes: float = math.inf,
+        on_visit: Callable[[float], None] | None = None,
     ) -> None:
-        self.choices = choices
-        self.criterion = criterion
-        self.masks = masks
-        self.cutoff = cutoff
-        self.should_stop = should_stop
-        self.most_peak = most_peak
-        self.most_nodes = most_nodes
-        self.best: Candidate | None = None
-        self.nodes = 0
-        self._least_closed = math.inf
-        self._heap: list[tuple[float, int, Node]] = []
+        count = len(corners)
+        self._criterion, self._open_problem, self._cutoffs = criterion, open_problem, cutoffs
+        self._should_stop, self._most_nodes, self._on_visit = should_stop, most_nodes, on_visit
+        self._most_peak = most_peak
+        self._corners = corners
+        self._order = np.argsort(corners, kind="stable").tolist()
+        self._next = 0
+        self._problems: dict[int, Problem] = {}
+        self._heap: list[tuple[float, int, _Node]] = []
         self._pushed = 0
-        self._stages = np.arange(len(choices.share))
-        slowest_s = float(choices.time_s.max(axis=(1, 2)).sum())
-        self._far = (1.01 * slowest_s, 1.01)  # above every x and, balance lying in 0..1, above every y
-        self._share = choices.share[:, None, None]
-        self._values: dict[int, Array] = {}
+        self.best = np.full(count, np.inf) if known is None else known.copy()
+        self.found: dict[int, Candidate] = {}
+        self.lower = np.full(count, np.inf)
+        self.opened, self.empty = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
+        self.nodes = np.zeros(count, dtype=np.intp)
+        self._targets = np.zeros(count)
 
-    def run(self) -> Outcome:
-        for root in range(1 if self.masks is None else len(self.masks)):
-            node = self._root(root)
-            if node is not None:
-                self._push(-math.inf, node)
-        exhausted = True
-        while self._heap:
-            bound, _, node = self._heap[0]
-            if bound >= self._target():
+    # --- the run ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> bool:
+        """Visit until every skeleton is closed; False where it was stopped before."""
+        visits = 0
+        self._aim()
+        while True:
+            width = _WIDTHS[min(visits, len(_WIDTHS) - 1)]
+            fresh, others = self._take(width)
+            if not fresh and not others:
+                return True
+            if visits and self._ends():
+                for node, bound in (*fresh, *others):
+                    self._push(bound, node, always=True)
+                return False
+            for some in (fresh, others):
+                if some:
+                    self._visit([node for node, _ in some])
+            visits += 1
+
+    def glance(self, skeletons: Sequence[int]) -> None:
+        """Find some plan of each of these skeletons, whatever it is worth; what that leaves open is not searched."""
+        waiting = list(skeletons)
+        while waiting:
+            nodes: list[_Node] = []
+            size = 0
+            while waiting and len(nodes) < _WIDTHS[-1] and size < _CHOICES_AT_ONCE:
+                some = self._open(waiting.pop(0))
+                nodes += some
+                size += sum(node.choices.shape[1] for node in some)
+            if not nodes:
+                continue
+            visit = self._begin(nodes, np.full(len(nodes), np.inf))
+            self._corner(visit, self._criterion.time > 0, self._criterion.variance > 0)
+
+    def lower_bounds(self) -> Array:
+        """(S,) of log Phi: from what was closed, what waits, and what was not opened."""
+        lower = np.minimum(self.lower, np.where(self.opened, np.inf, self._corners))
+        for bound, _, node in self._heap:
+            lower[node.problem] = min(lower[node.problem], bound)
+        return np.asarray(np.maximum(lower, self._corners))
+
+    def _ends(self) -> bool:
+        if self.nodes.sum() >= self._most_nodes and self.found:
+            return True
+        return self._should_stop is not None and self._should_stop()
+
+    def _aim(self) -> None:
+        """What a plan must be below to matter."""
+        self._targets = np.minimum(self._cutoffs(self.best), self.best) - TOLERANCE
+
+    def _take(self, width: int) -> tuple[list[tuple[_Node, float]], list[tuple[_Node, float]]]:
+        """The nodes with the least bounds: those of skeletons that are opened for them, and others."""
+        fresh: list[tuple[_Node, float]] = []
+        others: list[tuple[_Node, float]] = []
+        size = 0
+        least = math.inf
+        while len(fresh) + len(others) < width and size < _CHOICES_AT_ONCE:
+            corner = self._corners[self._order[self._next]] if self._next < len(self._order) else math.inf
+            bound = self._heap[0][0] if self._heap else math.inf
+            if corner == bound == math.inf:
                 break
-            # Of several regions the first may hold no plan: a limit of nodes waits for one that does.
-            spent = self.most_nodes is not None and self.nodes >= self.most_nodes and self.best is not None
-            if self.nodes > 0 and (spent or (self.should_stop is not None and self.should_stop())):
-                exhausted = False
-                break
-            heapq.heappop(self._heap)
-            self._visit(node)
-        if self.best is None and math.isfinite(self._least_closed):
-            self._find_any()
-        lower = min(self._least_closed, self._heap[0][0] if self._heap else math.inf)
-        if self.best is not None:
-            lower = min(lower, self.best.log_phi)
-        return Outcome(self.best, lower, exhausted, self.nodes)
+            if corner <= bound:
+                i = self._order[self._next]
+                self._next += 1
+                if corner < self._targets[i]:
+                    least = min(least, float(corner))
+                    for node in self._open(i):
+                        fresh.append((node, float(corner)))
+                        size += node.choices.shape[1]
+                continue
+            _, _, node = heapq.heappop(self._heap)
+            if bound >= self._targets[node.problem]:
+                self._close(node.problem, bound)
+                continue
+            least = min(least, bound)
+            (others if node.region else fresh).append((node, bound))
+            size += node.choices.shape[1]
+        if self._on_visit is not None and least < math.inf:
+            self._on_visit(least)
+        return fresh, others
 
-    def _target(self) -> float:
-        return min(self.cutoff, math.inf if self.best is None else self.best.log_phi) - TOLERANCE
+    def _open(self, i: int) -> list[_Node]:
+        problem = self._open_problem(i)
+        self.opened[i] = True
+        if problem is None:
+            self.empty[i] = True
+            return []
+        self._problems[i] = problem
+        low, high = (-math.inf,) * 4, (math.inf, self._most_peak, math.inf, math.inf)
+        return [_Node(i, choices, low, high, None) for choices in problem.roots if choices.shape[1]]
 
-    def _push(self, bound: float, node: Node) -> None:
-        if bound >= self._target():
-            self._least_closed = min(self._least_closed, bound)
+    def _push(self, bound: float, node: _Node, *, always: bool = False) -> None:
+        if bound >= self._targets[node.problem] and not always:
+            self._close(node.problem, bound)
             return
         self._pushed += 1
         heapq.heappush(self._heap, (bound, self._pushed, node))
 
-    def _valid(self, root: int) -> NDArray[np.bool_]:
-        return self.choices.valid if self.masks is None else self.choices.valid & self.masks[root]
+    def _close(self, problem: int, bound: float) -> None:
+        self.lower[problem] = min(self.lower[problem], bound)
 
-    def _root(self, root: int) -> Node | None:
-        if not self._valid(root).any(axis=(1, 2)).all():
-            return None
-        whole = (-math.inf, math.inf)
-        return Node(whole, (-math.inf, self.most_peak), whole, whole, (), root, self.choices.time_s.shape[1])
+    def _close_all(self, visit: _Visit, chosen: Bools, bounds: Array) -> None:
+        np.minimum.at(self.lower, visit.problems[chosen], bounds[chosen])
 
-    def _find_any(self) -> None:
-        """Some plan of regions that were closed before one was seen."""
-        for root in range(1 if self.masks is None else len(self.masks)):
-            node = self._root(root)
-            opened = None if node is None else self._open(node, math.inf)
-            if opened is not None:
-                _, penalty, spread, base_s = opened
-                fastest_s = float((self.choices.time_s[:, : penalty.shape[1]] + penalty).min(axis=(1, 2)).sum())
-                self._ask(*self._gradient(base_s, (fastest_s, 0.0)), penalty, spread)
+    # --- one visit -------------------------------------------------------------------------------------------------
 
-    def _open(self, node: Node, target: float) -> tuple[Node, Array, Array, float] | None:
-        """The node with its intervals tightened, penalty (0 or infinite) and spread of its choices, T's fixed part.
-
-        Penalty and spread keep the first ``node.columns`` layer counts. None where the node holds no plan better than
-        ``target``.
-        """
-        choices = self.choices
-        fresh = not node.chain
-        while True:
-            allowed = self._allowed(node)
-            tightened = self._raise_lower_ends(node, allowed)
-            if tightened is None:
-                return None
-            node, period_s = tightened
-            base_s = choices.form.period_factor * node.period[0] + choices.form.constant_s + node.tail[0]
-            if not fresh or not math.isfinite(target):
+    def _visit(self, nodes: Sequence[_Node]) -> None:
+        """Bound nodes, improve the best plans on the way, split what stays open."""
+        np.add.at(self.nodes, [node.problem for node in nodes], 1)
+        visit = self._begin(nodes, self._targets[[node.problem for node in nodes]])
+        wave, regions, criterion = visit.wave, visit.regions, self._criterion
+        if nodes[0].region is None:
+            self._corner(visit, criterion.time > 0, criterion.variance > 0)
+        before = regions.x.copy(), regions.y.copy()
+        active = wave.alive.copy()
+        size = len(nodes)
+        kept_at, kept = np.full(size, np.inf), None
+        pending = active.copy()
+        for turn in range(_ROUNDS):
+            bounds, vertex = self._least_vertex(visit)
+            pending &= ~self._closes(visit, active, bounds)
+            if not pending.any() or (turn >= 2 and 4 * pending.sum() < size):
                 break
-            # Before anything is asked of a new region: what a known plan already rules out.
-            fresh = False
-            fastest_s = float((period_s.min(axis=1) - choices.form.transfers_s).sum())
-            cut = self._lower_upper_ends(node, (fastest_s, 0.0), base_s, target)
-            if cut is node:
-                break
-            within = (period_s <= cut.period[1]).any(axis=0)
-            if not within.any():
-                return None
-            node = replace(cut, columns=int(np.flatnonzero(within)[-1]) + 1)
-        n = slice(node.columns)
-        allowed, balance = allowed[:, n], choices.balance[:, n]
-        if node.mean[0] == -math.inf:
-            least = np.where(allowed, balance, np.inf).min(axis=(1, 2))
-            most = np.where(allowed, balance, -np.inf).max(axis=(1, 2))
-            node = replace(node, mean=(float(choices.share @ least), float(choices.share @ most)))
-        low, high = node.mean
-        penalty = np.where(allowed, 0.0, np.inf)
-        return node, penalty, self._share * (balance - low) * (balance - high), base_s
-
-    def _allowed(self, node: Node) -> NDArray[np.bool_]:
-        choices, n = self.choices, slice(node.columns)
-        allowed = self._valid(node.root)[:, n]
-        if node.period[1] < math.inf:
-            allowed = allowed & (choices.period_s[:, n] <= node.period[1])
-        if node.peak[1] < math.inf:
-            allowed = allowed & (choices.memory[:, n] <= node.peak[1])
-        if node.tail[1] < math.inf:
-            allowed = allowed & (choices.tail_s[:, n] <= node.tail[1])[:, :, None]
-        return allowed
-
-    def _visit(self, node: Node) -> None:
-        """Bound one node, improve the incumbent on the way, split what stays open."""
-        self.nodes += 1
-        choices, criterion = self.choices, self.criterion
-        opened = self._open(node, self._target())
-        if opened is None:
-            return
-        node, penalty, spread, base_s = opened
-        chain = list(node.chain) or self._corner(penalty, spread)
-        if not chain:
-            return
-        fixed = criterion.peak * log_of(node.peak[0]) if criterion.peak else 0.0
-
-        def height(vertex: Vertex) -> float:
-            value = fixed
-            if criterion.time:
-                value += criterion.time * log_of(base_s + choices.form.sum_factor * vertex[0])
-            if criterion.variance:
-                value += criterion.variance * log_of(vertex[1] + criterion.epsilon)
-            return value
-
-        found: tuple[float, Candidate, Vertex] | None = None
-        for _ in range(_ROUNDS):
-            bound, vertex = min((height(v), v) for v in chain)
-            if bound >= self._target():
-                self._least_closed = min(self._least_closed, bound)
-                return
-            a, b = self._gradient(base_s, vertex)
-            plan = self._ask(a, b, penalty, spread)
-            if plan is None:
-                return
-            candidate, point, terms = plan
-            at = height((point[0], max(point[1], 0.0)))
-            if found is None or at < found[0]:
-                found = (at, candidate, point)
-            here, least = a * vertex[0] + b * vertex[1], a * point[0] + b * point[1]
+            a, b = self._gradient(visit, *vertex)
+            plans = wave.ask(a, b, pending)
+            active &= plans.exists | ~pending
+            pending &= plans.exists
+            self._improve(visit, plans)
+            at = self._height(visit, plans.x, np.maximum(plans.y, 0.0))
+            here = a * vertex[0] + b * vertex[1]
             # A line is lowered by the rounding of its own terms, so that it never cuts a plan off.
-            least -= _ROUNDING * (a * point[0] + b * terms)
-            if least <= here + _SMALLEST_GAIN:
-                found = (at, candidate, point)
-                break
-            chain = clip(chain, a, b, least, self._far)
-        bound = min(height(v) for v in chain)
-        if bound >= self._target():
-            self._least_closed = min(self._least_closed, bound)
+            least = a * plans.x + b * plans.y - _ROUNDING * (a * plans.x + b * plans.terms)
+            reached = pending & (least <= here + _SMALLEST_GAIN)
+            better = pending & ((at < kept_at) | reached)
+            kept_at = np.where(better, at, kept_at)
+            kept = plans if kept is None else _chosen(better, plans, kept)
+            pending &= ~reached
+            far = wave.far
+            regions.clip(a, b, least, far[0], far[1], pending)
+        bounds, _ = self._least_vertex(visit)
+        self._closes(visit, active, bounds)
+        if kept is None or not active.any():
             return
-        assert found is not None
-        before = node.chain
-        node = replace(node, chain=tuple(chain))
-        node = self._lower_upper_ends(node, (chain[0][0], chain[-1][1]), base_s, self._target())
-        self._split(node, bound, found[1], found[2], base_s, tuple(chain) != before)
+        changed = ((regions.x != before[0]) | (regions.y != before[1])).any(axis=1)
+        self._lower_upper_ends(visit, *regions.corner(), active)
+        self._split(visit, active, bounds, kept, changed)
 
-    def _raise_lower_ends(self, node: Node, allowed: NDArray[np.bool_]) -> tuple[Node, Array] | None:
-        """Least period, peak and tail that still hold all layers; None where that is above the interval.
-
-        Also the least period of every stage and layer count, and the node's columns cut to those that remain.
-        """
-        choices, n = self.choices, slice(allowed.shape[1])
-        period_s = np.where(allowed, choices.period_s[:, n], np.inf).min(axis=2)
-        peak = np.where(allowed, choices.memory[:, n], np.inf).min(axis=2)
-        exists = np.isfinite(period_s)
-        ends = []
-        for values, (low, high) in (
-            (period_s, node.period),
-            (peak, node.peak),
-            (np.where(exists, choices.tail_s[:, n], np.inf), node.tail),
-        ):
-            low = max(low, least_bottleneck(values, choices.layers))
-            if low > high or low == math.inf:
-                return None
-            ends.append((low, high))
-        columns = int(np.flatnonzero(exists.any(axis=0))[-1]) + 1
-        return replace(node, period=ends[0], peak=ends[1], tail=ends[2], columns=columns), period_s[:, :columns]
-
-    def _lower_upper_ends(self, node: Node, corner: Vertex, base_s: float, target: float) -> Node:
-        """Cut from above what no plan better than the target can reach, given the least x and y."""
-        criterion, form = self.criterion, self.choices.form
-        x, y = corner
-        time_s = base_s + form.sum_factor * x
-        terms = [
-            criterion.time * log_of(time_s) if criterion.time else 0.0,
-            criterion.peak * log_of(node.peak[0]) if criterion.peak else 0.0,
-            criterion.variance * log_of(y + criterion.epsilon) if criterion.variance else 0.0,
-        ]
-        room = target - sum(terms)
-        if not math.isfinite(room):
-            return node
-        period, peak, tail = node.period, node.peak, node.tail
-        if criterion.time:
-            slower_s = time_s * math.expm1(min(room / criterion.time, 700.0)) * (1 + 1e-12)
-            if form.period_factor > 0:
-                period = (period[0], min(period[1], period[0] + slower_s / form.period_factor))
-            tail = (tail[0], min(tail[1], tail[0] + slower_s))
-        if criterion.peak:
-            peak = (peak[0], min(peak[1], peak[0] * math.exp(min(room / criterion.peak, 700.0)) * (1 + 1e-12)))
-        if (period, peak, tail) == (node.period, node.peak, node.tail):
-            return node
-        self._least_closed = min(self._least_closed, target)
-        return replace(node, period=period, peak=peak, tail=tail)
-
-    def _corner(self, penalty: Array, spread: Array) -> list[Vertex]:
-        """The region's first vertex: least x and least y, each 0 where it has no weight."""
-        x = y = 0.0
-        if self.criterion.time:
-            fastest = self._ask(1.0, 0.0, penalty, spread)
-            if fastest is None:
-                return []
-            x = fastest[1][0] * (1 - _ROUNDING)
-        if self.criterion.variance:
-            evenest = self._ask(0.0, 1.0, penalty, spread)
-            if evenest is None:
-                return []
-            y = max(evenest[1][1] - _ROUNDING * evenest[2], 0.0)
-        return [(x, y)]
-
-    def _gradient(self, base_s: float, vertex: Vertex) -> tuple[float, float]:
-        criterion, factor = self.criterion, self.choices.form.sum_factor
-        a = b = 0.0
-        if criterion.time:
-            a = criterion.time * factor / max(base_s + factor * vertex[0], 1e-300)
-        if criterion.variance:
-            b = criterion.variance / max(vertex[1] + criterion.epsilon, _SMALLEST_VARIANCE)
-        return (a, b) if a or b else (1.0, 0.0)
-
-    def _ask(self, a: float, b: float, penalty: Array, spread: Array) -> tuple[Candidate, Vertex, float] | None:
-        """The plan with least ``a·x + b·y`` among the allowed, truly evaluated; its (x, y); size of y's terms."""
-        choices = self.choices
-        each_s = choices.time_s[:, : penalty.shape[1]]
-        cost = penalty + a * each_s if not b else penalty + (a * each_s + b * spread)
-        split = cheapest_split(cost.min(axis=2), choices.layers)
-        if split is None:
-            return None
-        row, column = self._stages, np.array(split) - 1
-        option = cost[row, column].argmin(axis=1)
-        total_s = float(choices.time_s[row, column, option].sum())
-        terms = spread[row, column, option]
-        point = (total_s, float(terms.sum()))
-        balance = choices.balance[row, column, option]
-        mean = float(choices.share @ balance)
-        variance = float(choices.share @ (balance - mean) ** 2)
-        period_s = float(choices.period_s[row, column, option].max())
-        tail_s = float(choices.tail_s[row, column].max())
-        peak = float(choices.memory[row, column, option].max())
-        form = choices.form
-        time_s = form.period_factor * period_s + form.sum_factor * total_s + form.constant_s + tail_s
-        log_phi = self.criterion.log_phi(time_s, peak, variance)
-        options = tuple(choices.option[row, column, option].tolist())
-        candidate = Candidate(log_phi, time_s, peak, variance, tuple(split), options, period_s, tail_s, mean)
-        if self.best is None or better(candidate, self.best):
-            self.best = candidate
-        return candidate, point, float(np.abs(terms).sum())
-
-    def _attained(self, which: int) -> Array:
-        """Sorted values that a period, peak or tail can take."""
-        if which not in self._values:
-            values = (self.choices.period_s, self.choices.memory, self.choices.tail_s)[which]
-            self._values[which] = np.unique(values[np.isfinite(values)])
-        return self._values[which]
-
-    def _push_again(self, bound: float, node: Node, cut_further: bool) -> None:
-        if cut_further:
-            self._push(bound, node)
+    def _begin(self, nodes: Sequence[_Node], targets: Array) -> _Visit:
+        """Lay the nodes side by side, drop what cannot matter, tighten their intervals."""
+        problems = np.array([node.problem for node in nodes])
+        wave = Wave([self._problems[i] for i in problems.tolist()], [node.choices for node in nodes])
+        low, high = np.array([n.low for n in nodes]).T.copy(), np.array([n.high for n in nodes]).T.copy()
+        size = len(nodes)
+        zero = np.zeros(size)
+        if nodes[0].region is None:
+            regions = Regions.corners(zero, zero)
         else:
-            self._least_closed = min(self._least_closed, bound)
+            regions = Regions(
+                np.array([n.region[0] for n in nodes if n.region]),
+                np.array([n.region[1] for n in nodes if n.region]),
+                np.array([n.region[2] for n in nodes if n.region]),
+            )
+        of = [self._problems[i] for i in problems.tolist()]
+        epsilon, offset = np.array([p.epsilon for p in of]), np.array([p.offset for p in of])
+        visit = _Visit(problems, nodes, wave, low, high, zero, zero, regions, epsilon, offset)
+        if nodes[0].region is not None:
+            self._settle(visit)
+            self._lower_upper_ends(visit, *regions.corner(), wave.alive, targets)
+        self._narrow(visit)
+        if nodes[0].region is None and np.isfinite(targets).any():
+            # Before anything is asked of a new region: what a known plan already rules out.
+            cut = self._lower_upper_ends(visit, wave.least_total_s(), zero, wave.alive, targets)
+            if cut.any():
+                self._narrow(visit)
+        least, most = wave.mean_ends()
+        np.maximum(low[3], least, out=low[3])
+        np.minimum(high[3], most, out=high[3])
+        wave.alive &= low[3] <= high[3] + _TIE
+        if self._criterion.variance:
+            wave.set_means(low[3], high[3])
+        return visit
 
-    def _split(
-        self, node: Node, bound: float, plan: Candidate, point: Vertex, base_s: float, cut_further: bool
-    ) -> None:
-        """Halve the interval that puts most between the bound and the true Phi of the plan found at the bound."""
-        criterion, form = self.criterion, self.choices.form
-        time_s = max(base_s + form.sum_factor * point[0], 1e-300)
-        loss = [0.0, 0.0, 0.0, 0.0]
+    def _narrow(self, visit: _Visit) -> None:
+        wave, low, high = visit.wave, visit.low, visit.high
+        wave.narrow((high[0], high[1], high[2]))
+        for k, ends in enumerate(wave.least_ends()):
+            np.maximum(low[k], ends, out=low[k])
+            wave.alive &= (low[k] <= high[k]) & (low[k] < math.inf)
+        self._settle(visit)
+
+    def _settle(self, visit: _Visit) -> None:
+        """What the lower ends fix of log Phi."""
+        wave, low = visit.wave, visit.low
+        with np.errstate(divide="ignore", invalid="ignore"):
+            visit.base_s = np.where(
+                np.isfinite(low[0]), wave.period_factor * low[0] + wave.constant_s + low[2], math.inf
+            )
+            visit.fixed = visit.offset
+            if self._criterion.peak:
+                visit.fixed = visit.fixed + self._criterion.peak * np.log(low[1])
+
+    def _height(self, visit: _Visit, x: Array, y: Array) -> Array:
+        """log Phi at the lower ends; x and y are (B,) or (B, K)."""
+        criterion, wave = self._criterion, visit.wave
+        wide = (slice(None),) + (None,) * (x.ndim - 1)
+        value = visit.fixed[wide]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if criterion.time:
+                value = value + criterion.time * np.log(visit.base_s[wide] + wave.sum_factor[wide] * x)
+            if criterion.variance:
+                value = value + criterion.variance * np.log(y + visit.epsilon[wide])
+        return np.asarray(np.broadcast_to(value, x.shape))
+
+    def _least_vertex(self, visit: _Visit) -> tuple[Array, tuple[Array, Array]]:
+        regions = visit.regions
+        heights = np.where(regions.there, self._height(visit, regions.x, regions.y), np.inf)
+        # A height that is not a number comes from a node that holds nothing.
+        heights[np.isnan(heights)] = np.inf
+        least, nodes = heights.argmin(axis=1), np.arange(len(heights))
+        return heights[nodes, least], (regions.x[nodes, least], regions.y[nodes, least])
+
+    def _closes(self, visit: _Visit, active: Bools, bounds: Array) -> Bools:
+        """Close active nodes whose bound reaches the target; which these are."""
+        closed = active & (bounds >= self._targets[visit.problems])
+        if closed.any():
+            self._close_all(visit, closed, bounds)
+            active &= ~closed
+        return closed
+
+    def _gradient(self, visit: _Visit, x: Array, y: Array) -> tuple[Array, Array]:
+        criterion, factor = self._criterion, visit.wave.sum_factor
+        a, b = np.zeros(len(x)), np.zeros(len(x))
         if criterion.time:
-            loss[0] = criterion.time * math.log1p(form.period_factor * (plan.period_s - node.period[0]) / time_s)
-            loss[2] = criterion.time * math.log1p((plan.tail_s - node.tail[0]) / time_s)
-        if criterion.peak:
-            loss[1] = criterion.peak * (log_of(plan.peak) - log_of(node.peak[0]))
+            a = criterion.time * factor / np.maximum(visit.base_s + factor * x, 1e-300)
         if criterion.variance:
-            known = max(point[1], 0.0) + criterion.epsilon
-            loss[3] = criterion.variance * log_of((plan.variance + criterion.epsilon) / max(known, _SMALLEST_VARIANCE))
-        widest = max(range(4), key=loss.__getitem__)
-        if loss[widest] <= _TIE and point[1] < 0:
-            widest = 3  # a line through a point with y < 0 says too little: y < 0 is what narrows with the mean
-        elif loss[widest] <= 0.0:
-            # The plan's value is the bound's at that point: only more cuts can raise the bound.
-            self._push_again(bound, node, cut_further)
-            return
-        if widest == 3:
-            low, high = node.mean
-            margin = 0.1 * (high - low)
-            middle = min(max(plan.mean, low + margin), high - margin)
-            if not low < middle < high:
-                self._push_again(bound, node, cut_further)
-                return
-            self._push(bound, replace(node, mean=(low, middle)))
-            self._push(bound, replace(node, mean=(middle, high)))
-            return
-        low, high = (node.period, node.peak, node.tail)[widest]
-        value = (plan.period_s, plan.peak, plan.tail_s)[widest]
-        values = self._attained(widest)
-        cut = int(np.searchsorted(values, 0.5 * (low + value), side="right"))
-        if values[cut] > value:
-            cut = int(np.searchsorted(values, value))
-        below, above = float(values[cut - 1]), float(values[cut])
-        self._push(bound, with_interval(node, widest, (low, min(max(below, low), high))))
-        if above <= high:
-            self._push(bound, with_interval(node, widest, (above, high)))
+            b = criterion.variance / np.maximum(y + visit.epsilon, _SMALLEST_VARIANCE)
+        a[(a == 0.0) & (b == 0.0)] = 1.0
+        return a, b
+
+    def _corner(self, visit: _Visit, by_time: bool, by_variance: bool) -> None:
+        """The regions' first vertices: least x and least y, each 0 where it has no weight."""
+        wave, size = visit.wave, len(visit.nodes)
+        x, y = np.zeros(size), np.zeros(size)
+        one, zero = np.ones(size), np.zeros(size)
+        if by_time or not by_variance:
+            plans = wave.ask(one, zero, wave.alive)
+            wave.alive &= plans.exists
+            self._improve(visit, plans)
+            x = plans.x * (1 - _ROUNDING) if by_time else x
+        if by_variance:
+            plans = wave.ask(zero, one, wave.alive)
+            wave.alive &= plans.exists
+            self._improve(visit, plans)
+            y = np.maximum(plans.y - _ROUNDING * plans.terms, 0.0)
+        visit.regions = Regions.corners(x, y)
+
+    def _improve(self, visit: _Visit, plans: Plans) -> None:
+        """Keep plans that are the best of their skeletons."""
+        criterion = self._criterion
+        with np.errstate(divide="ignore", invalid="ignore"):
+            value = visit.offset.copy()
+            if criterion.time:
+                value += criterion.time * np.log(plans.time_s)
+            if criterion.peak:
+                value += criterion.peak * np.log(plans.peak)
+            if criterion.variance:
+                value += criterion.variance * np.log(plans.variance + visit.epsilon)
+        margin = _TIE * np.maximum(1.0, np.abs(value))
+        with np.errstate(invalid="ignore"):
+            worth = plans.exists & ((value <= self.best[visit.problems] + margin) | (value == -np.inf))
+        missing = np.array([i not in self.found for i in visit.problems.tolist()])
+        changed = False
+        for j in np.flatnonzero(plans.exists & (worth | missing)).tolist():
+            i = int(visit.problems[j])
+            layers, options, memory = visit.wave.plan_of(plans, j)
+            made = Candidate(
+                float(value[j]),
+                float(plans.time_s[j]),
+                float(plans.peak[j]),
+                float(plans.variance[j]) * self._problems[i].scale ** 2,
+                layers,
+                options,
+                memory,
+            )
+            if i not in self.found or better(made, self.found[i]):
+                self.found[i] = made
+                if made.log_phi < self.best[i]:
+                    self.best[i] = made.log_phi
+                    changed = True
+        if changed:
+            self._aim()
+
+    def _lower_upper_ends(
+        self, visit: _Visit, x: Array, y: Array, active: Bools, targets: Array | None = None
+    ) -> Bools:
+        """Cut from above what no plan better than the target can reach, given the least x and y; which nodes."""
+        criterion, wave, low, high = self._criterion, visit.wave, visit.low, visit.high
+        targets = self._targets[visit.problems] if targets is None else targets
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            room = targets - self._height(visit, x, y)
+            time_s = visit.base_s + wave.sum_factor * x
+            limits = [high[0], high[1], high[2]]
+            if criterion.time:
+                slower_s = time_s * np.expm1(np.minimum(room / criterion.time, 700.0)) * (1 + 1e-12)
+                limits[0] = np.where(wave.period_factor > 0, low[0] + slower_s / wave.period_factor, high[0])
+                limits[2] = low[2] + slower_s
+            if criterion.peak:
+                limits[1] = low[1] * np.exp(np.minimum(room / criterion.peak, 700.0)) * (1 + 1e-12)
+        usable = active & np.isfinite(room) & np.isfinite(time_s)
+        cut = np.zeros(len(x), dtype=np.bool_)
+        for k, limit in enumerate(limits):
+            lower = usable & (limit < high[k])
+            high[k][lower] = limit[lower]
+            cut |= lower
+        if cut.any():
+            self._close_all(visit, cut, targets)
+        return cut
+
+    def _split(self, visit: _Visit, active: Bools, bounds: Array, plans: Plans, changed: Bools) -> None:
+        """Halve the interval that puts most between the bound and the true Phi of the plan found at the bound."""
+        criterion, wave, low, high = self._criterion, visit.wave, visit.low, visit.high
+        time_s = np.maximum(visit.base_s + wave.sum_factor * plans.x, 1e-300)
+        loss = np.zeros((4, len(active)))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            if criterion.time:
+                loss[0] = criterion.time * np.log1p(wave.period_factor * (plans.period_s - low[0]) / time_s)
+                loss[2] = criterion.time * np.log1p((plans.tail_s - low[2]) / time_s)
+            if criterion.peak:
+                loss[1] = criterion.peak * (np.log(plans.peak) - np.log(low[1]))
+            if criterion.variance:
+                known = np.maximum(np.maximum(plans.y, 0.0) + visit.epsilon, _SMALLEST_VARIANCE)
+                loss[3] = criterion.variance * np.log((plans.variance + visit.epsilon) / known)
+        loss[np.isnan(loss)] = 0.0
+        widest = loss.argmax(axis=0)
+        most = loss.max(axis=0)
+        # A line through a point with y < 0 says too little: y < 0 is what narrows with the mean.
+        widest = np.where((most <= _TIE) & (plans.y < 0), 3, widest)
+        # Where the plan's value is the bound's at that point only more cuts can raise the bound.
+        splits = active & ((most > 0.0) | (widest == 3))
+        margin = 0.1 * (high[3] - low[3])
+        middle = np.minimum(np.maximum(plans.mean, low[3] + margin), high[3] - margin)
+        by_mean = widest == 3
+        splits &= ~by_mean | ((low[3] < middle) & (middle < high[3]))
+        which = np.where(by_mean, 0, widest)
+        value = np.choose(which, (plans.period_s, plans.peak, plans.tail_s))
+        start = np.choose(which, (low[0], low[1], low[2]))
+        with np.errstate(invalid="ignore"):
+            cut = np.minimum(0.5 * (start + value), np.nextafter(value, -np.inf))
+        below, above = wave.around(which, cut)
+        regions = visit.regions
+        for j in np.flatnonzero(active).tolist():
+            i, bound = int(visit.problems[j]), float(bounds[j])
+            region = (regions.x[j].copy(), regions.y[j].copy(), int(regions.count[j]))
+            lows, highs = low[:, j].tolist(), high[:, j].tolist()
+            if not splits[j]:
+                if changed[j]:
+                    self._push(bound, _Node(i, wave.choices_of(j), tuple(lows), tuple(highs), region))
+                else:
+                    self._close(i, bound)
+                continue
+            if bound >= self._targets[i]:
+                self._close(i, bound)
+                continue
+            k = int(widest[j])
+            choices = wave.choices_of(j)
+            if k == 3:
+                lower, upper = float(middle[j]), float(middle[j])
+            else:
+                lower, upper = min(max(float(below[j]), lows[k]), highs[k]), float(above[j])
+            self._push(bound, _Node(i, choices, tuple(lows), (*highs[:k], lower, *highs[k + 1 :]), region))
+            if upper <= highs[k]:
+                self._push(bound, _Node(i, choices, (*lows[:k], upper, *lows[k + 1 :]), tuple(highs), region))
+
+
+def better(one: Candidate, other: Candidate) -> bool:
+    """Less Phi; within rounding, less time, then peak, variance, and the earlier split and options."""
+    if one.log_phi == other.log_phi or abs(one.log_phi - other.log_phi) <= _TIE * max(1.0, abs(one.log_phi)):
+        return one[1:] < other[1:]
+    return one.log_phi < other.log_phi
+
+
+def _chosen(better_now: Bools, now: Plans, before: Plans) -> Plans:
+    """Per node, the plan of now where it is better; their columns are not kept."""
+    names = ("x", "y", "terms", "time_s", "peak", "variance", "period_s", "tail_s", "mean")
+    return replace(
+        now,
+        exists=now.exists | before.exists,
+        **{name: np.where(better_now, getattr(now, name), getattr(before, name)) for name in names},
+    )

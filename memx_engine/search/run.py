@@ -100,12 +100,10 @@ class _Search:
         objective = self._objective(bounded.fitting)
         solver = Solver(self._cluster, self._model, self._job.framework, tables, self._options, control)
         solver.solve(bounded.fitting, objective)
-        if not solver.found and control.cancelled:
-            solver.keep_evens(bounded.fitting, objective)
         if not solver.found:
             raise self._nothing(space, bounded)
         control.report("ranking", 0, 1, force=True)
-        fastest = solver.fastest(bounded.fitting, objective)
+        fastest = solver.fastest(objective)
         known: dict[int, Estimate] = {}
         rescored = self._options.rescored
         ranking = rank(solver.found, fastest, objective, self._estimator, rescored, control.cancels, known=known)

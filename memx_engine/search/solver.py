@@ -7,13 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memx_engine.cost.table import StageTable
-from memx_engine.search.branch_and_bound import BranchAndBound
-from memx_engine.search.choices import NO_LIMITS, Choices, Limits, build_choices
-from memx_engine.search.nodes import Criterion
+from memx_engine.search.branch_and_bound import TOLERANCE, BranchAndBound
+from memx_engine.search.choices import NO_LIMITS, Limits, build_choices
 from memx_engine.search.objective import Objective
+from memx_engine.search.problem import criterion_of, problem_of
 
 __all__ = ["Limits", "Solution", "solve"]
 
@@ -70,72 +69,38 @@ def solve(
     choices = build_choices(table, objective.variance_kind, limits, by_variance=weights.variance > 0)
     if choices is None:
         return None
-    criterion = criterion_of(objective, choices)
-    offset = _offset(objective, choices)
+    problem = problem_of(choices, objective, limits)
     cutoff = math.inf
     if math.isfinite(incumbent_phi):
-        cutoff = (math.log(incumbent_phi) if incumbent_phi > 0 else -math.inf) - offset
+        cutoff = math.log(incumbent_phi) if incumbent_phi > 0 else -math.inf
     search = BranchAndBound(
-        choices,
-        criterion,
-        masks=masks_of(choices, limits),
-        cutoff=cutoff,
+        criterion_of(objective),
+        np.array([-math.inf]),
+        lambda _: problem,
+        cutoffs=lambda best: np.full_like(best, cutoff),
         should_stop=should_stop,
         most_peak=most_peak,
-        most_nodes=most_nodes,
+        most_nodes=math.inf if most_nodes is None else most_nodes,
     )
-    outcome = search.run()
-    if outcome.best is None:
+    exhausted = search.run()
+    if not search.found:
+        search.glance([0])
+    if not search.found:
         return None
-    best = outcome.best
-    variance = best.variance * choices.scale**2
-    phi = objective.phi(best.time_s, best.peak, variance)
+    best = search.found[0]
+    lower = min(float(search.lower_bounds()[0]), best.log_phi)
+    phi = objective.phi(best.time_s, best.peak, best.variance)
     certified = table.virtual_stages == 1
-    beaten = best.log_phi > cutoff - 1e-10
+    beaten = best.log_phi > cutoff - TOLERANCE
     return Solution(
         layers=best.layers,
         options=best.options,
         time_s=best.time_s,
         peak_bytes=best.peak,
-        variance=variance,
+        variance=best.variance,
         phi=phi,
-        lower_bound_phi=min(phi, math.exp(outcome.lower_bound + offset)) if certified else 0.0,
-        optimal=certified and outcome.exhausted and not beaten and outcome.lower_bound >= best.log_phi - 1e-9,
-        closed=outcome.exhausted and beaten,
-        nodes=outcome.nodes,
+        lower_bound_phi=min(phi, math.exp(lower)) if certified else 0.0,
+        optimal=certified and exhausted and not beaten and lower >= best.log_phi - 1e-9,
+        closed=exhausted and beaten,
+        nodes=int(search.nodes.sum()),
     )
-
-
-def criterion_of(objective: Objective, choices: Choices) -> Criterion:
-    """The objective in the choices' scaled variance."""
-    weights = objective.weights
-    epsilon = objective.references.epsilon_bytes2 / choices.scale**2
-    return Criterion(weights.time, weights.peak, weights.variance, epsilon)
-
-
-def _offset(objective: Objective, choices: Choices) -> float:
-    """log Phi minus the criterion's value."""
-    weights, ref = objective.weights, objective.references
-    variance = weights.variance * math.log(choices.scale**2 / (ref.variance_bytes2 + ref.epsilon_bytes2))
-    return (
-        (variance if weights.variance else 0.0)
-        - (weights.time * math.log(ref.time_s) if weights.time else 0.0)
-        - (weights.peak * math.log(ref.peak_bytes) if weights.peak else 0.0)
-    )
-
-
-def masks_of(choices: Choices, limits: Limits) -> list[NDArray[np.bool_]] | None:
-    """One region per layer window and common option, as the limits want them; None where one region holds all."""
-    regions: list[NDArray[np.bool_]] = [np.ones(choices.time_s.shape, dtype=np.bool_)]
-    stages, most = choices.tail_s.shape
-    difference = limits.max_layer_difference
-    if difference is not None:
-        n = np.arange(1, most + 1)
-        lows = range(max(1, -(-choices.layers // stages) - difference), choices.layers // stages + 1)
-        regions = [
-            np.broadcast_to(((n >= low) & (n <= low + difference))[None, :, None], choices.time_s.shape) for low in lows
-        ]
-    if limits.same_recompute:
-        kept = np.unique(choices.option[choices.valid]).tolist()
-        regions = [region & (choices.option == option) for option in kept for region in regions]
-    return regions if difference is not None or limits.same_recompute else None

@@ -1,41 +1,46 @@
-"""Second phase: the time rule and the exact solver, the most promising skeleton first."""
+"""Second phase: one branch and bound over all skeletons, the time rule, and a plan for every skeleton that is left."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable
+import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Framework
 from memx_engine.inputs.model import TransformerSpec
-from memx_engine.plan import Skeleton
-from memx_engine.search.assign import Assigned, assign, assign_even
+from memx_engine.search.assign import Assigned, assign_even, assigned
 from memx_engine.search.bounding import Tables
-from memx_engine.search.bounds import PlanFigures
+from memx_engine.search.branch_and_bound import BranchAndBound, Candidate
+from memx_engine.search.choices import Limits
 from memx_engine.search.control import Control
 from memx_engine.search.fitting import Fitting
 from memx_engine.search.objective import Objective, Weights
 from memx_engine.search.options import SearchOptions
-from memx_engine.search.pareto import Front
-from memx_engine.search.prune import Incumbents
+from memx_engine.search.problem import Problem, criterion_of
+from memx_engine.search.prune import removed_by_corner, removed_by_paper
+from memx_engine.search.sources import Source, Sources
+
+Array = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 _SOLVED_AT_LEAST = 64
-"""Skeletons that are solved even where their bounds say that they cannot be among the N best."""
+"""Skeletons that are looked into even where their bounds say that they cannot be among the N best."""
 _CLOSED_BY = 10
 """A skeleton is closed by the N-th best plan, N at least this, so that fewer plans shown are the first of more."""
-_NODES = (4, 40, None)
-"""How many nodes a skeleton gets when it is looked into, again, and for good."""
+_CANDIDATES = 3
+"""Of every plan that may be the fastest by events, so many times the rescored ones are considered."""
 
 
 class Solver:
     """Finds every skeleton's plan as far as it matters.
 
     Attributes:
-        found: One plan per skeleton that was not removed, in the order in which they were looked at.
-        unsolved_phi: The least bound of skeletons that were neither solved nor proven worse.
+        found: One plan per skeleton that was not removed, in the order of enumeration.
+        unsolved_phi: The least bound of 1F1B skeletons that were not proven.
     """
 
     def __init__(
@@ -47,94 +52,73 @@ class Solver:
         options: SearchOptions,
         control: Control,
     ) -> None:
-        self._ground, self._framework, self._tables = (cluster, model), framework, tables
-        self._options, self._control = options, control
+        self._ground, self._tables, self._options, self._control = (cluster, model), tables, options, control
+        self._limits = Limits(
+            max_layer_difference=options.limits.max_layer_difference,
+            same_recompute=framework is Framework.MEGATRON,
+        )
         self.found: list[Assigned] = []
-        self.unsolved_phi = float("inf")
-        self._proven = float("inf")
+        self.unsolved_phi = math.inf
 
-    def solve(self, bounded: Fitting, objective: Objective) -> None:
-        """Rule 3 and the inner solver, always on the skeleton with the least bound; ties in the order of enumeration.
-
-        A skeleton is first looked into with a few nodes, then waits with the bound that these give: many are closed
-        by plans that are found meanwhile.
-        """
+    def solve(self, fitting: Fitting, objective: Objective) -> None:
+        """Rule 3 and the exact solver; fills ``found``."""
         control = self._control
-        corners = _corner_phis(bounded, objective)
-        evens = _even_phis(bounded, objective)
-        every = self._incumbents(evens.values())
-        # Interleaved estimates may be too low, and the certificate speaks of 1F1B: they close no 1F1B skeleton.
-        plain = self._incumbents(phi for i, phi in evens.items() if bounded.skeletons[i].virtual_stages == 1)
-        for i, phi in evens.items():
-            control.found(phi, plain=bounded.skeletons[i].virtual_stages == 1)
-        waiting: list[tuple[float, int, int]] = [(corner, i, 0) for i, corner in enumerate(corners)]
-        heapq.heapify(waiting)
-        looked_into: dict[int, Assigned] = {}
-        solved = done = 0
-        while waiting:
-            bound, i, level = waiting[0]
-            # Nothing that waits has a smaller bound.
-            control.lower_bound_phi = min(self._proven, self.unsolved_phi, bound)
-            if control.stops() and (control.cancelled or bool(self.found) or bool(looked_into)):
-                self.unsolved_phi = min(self.unsolved_phi, bound)
-                self.found += looked_into.values()
-                return
-            heapq.heappop(waiting)
-            skeleton = bounded.skeletons[i]
-            known = plain if skeleton.virtual_stages == 1 else every
-            if level == 0 and known.closes(bounded.corner(i), bound):
-                control.counts = replace(control.counts, time=control.counts.time + 1)
-                if self._options.time_rule == "paper":
-                    self.unsolved_phi = min(self.unsolved_phi, bound)
-                done += 1
-                continue
-            best = looked_into.pop(i, None)
-            beaten = bound > known.phi_limit
-            even = bounded.even(i) if beaten and best is None and solved >= _SOLVED_AT_LEAST else None
-            if even is not None:
-                best = assign_even(*self._ground, skeleton, even, evens[i], bound)
-            elif not beaten or best is None:
-                nodes = _NODES[level] if skeleton.virtual_stages == 1 else None
-                best = _both(best, self._assign(skeleton, objective, known.phi_limit, bound, nodes))
-                solved += level == 0
-            if best is None:
-                if self._may_end():
-                    # Stopped before it was known whether anything fits there.
-                    self.unsolved_phi = min(self.unsolved_phi, bound)
-                else:
-                    control.counts = replace(control.counts, memory=control.counts.memory + 1)
-                    control.feasible -= 1
-                done += 1
-                continue
-            figures = PlanFigures(best.time_s, best.peak_bytes, best.variance_bytes2)
-            for incumbents in (every, plain) if best.plain else (every,):
-                incumbents.add(i, figures, best.phi)
-            control.found(best.phi, plain=best.plain)
-            if best.settled or best.lower_bound_phi > known.phi_limit or not best.plain:
-                self._keep(best)
-                done += 1
-            else:
-                looked_into[i] = best
-                heapq.heappush(waiting, (best.lower_bound_phi, i, level + 1))
-            control.report("solving", done, len(corners))
-        control.lower_bound_phi = min(self._proven, self.unsolved_phi)
+        self._fitting, self._sources = fitting, Sources(fitting, self._tables, self._limits)
+        self._plain: Bools = np.array([s.virtual_stages == 1 for s in fitting.skeletons], dtype=np.bool_)
+        corners = _log_phi(objective, fitting.time_s, fitting.peak_bytes, fitting.variance_bytes2)
+        evens = _log_phi(objective, fitting.even_time_s, fitting.even_peak_bytes, fitting.even_variance)
+        removed = np.zeros(len(fitting), dtype=np.bool_)
+        search: BranchAndBound
 
-    def keep_evens(self, bounded: Fitting, objective: Objective) -> None:
-        """Where the operator stopped before anything was solved: the even splits are the plans so far.
+        def open_problem(i: int) -> Problem | None:
+            if self._options.time_rule == "paper":
+                times = [candidate.time_s for candidate in search.found.values()]
+                if removed_by_paper(float(fitting.time_s[i]), times, self._closed_by):
+                    removed[i] = True
+                    return None
+            return self._problem(i, objective)
 
-        Where none fits, one plan of the skeleton with the least bound, with as little work as it takes.
-        """
-        for i, phi in _even_phis(bounded, objective).items():
-            even = bounded.even(i)
-            if even is not None:
-                self.found.append(assign_even(*self._ground, bounded.skeletons[i], even, phi, 0.0))
-        if not self.found:
-            corners = _corner_phis(bounded, objective)
-            best = self._assign(bounded.skeletons[int(np.argmin(corners))], objective, float("inf"), 0.0, 1)
-            self.found += [best] if best is not None else []
+        def before_visit(bound: float) -> None:
+            self._tell(search.best)
+            self._raise_bound(min(bound, _least(search.best[self._plain])))
+            control.report("solving", int(search.opened.sum()), len(fitting))
 
-    def fastest(self, bounded: Fitting, objective: Objective) -> list[Assigned]:
-        """Candidates for the fastest plan: what a search by time alone finds, from which events choose.
+        search = self._search(objective, corners, open_problem, evens, before_visit)
+        exhausted = search.run()
+        self._tell(search.best)
+        limits = self._cutoffs(search.best)
+        opened = search.opened & ~removed
+        if exhausted and self._options.time_rule == "corner":
+            made = [(c.time_s, c.peak, c.variance) for c in search.found.values()]
+            removed = ~opened & (corners > limits) & removed_by_corner(fitting, made)
+        if exhausted:
+            left = [i for i in np.argsort(corners, kind="stable").tolist() if not (opened[i] or removed[i])]
+            more = max(0, _SOLVED_AT_LEAST - int(opened.sum()))
+            missing = [i for i in np.flatnonzero(opened).tolist() if i not in search.found and not search.empty[i]]
+            search.glance([*missing, *left[:more], *(i for i in left[more:] if not fitting.has_even[i])])
+        elif not search.found and not fitting.has_even.any():
+            for i in np.argsort(corners, kind="stable").tolist():
+                search.glance([i])
+                if search.found:
+                    break
+        lower = np.exp(search.lower_bounds())
+        for i in np.flatnonzero(~removed).tolist():
+            bound = float(lower[i]) if self._plain[i] else 0.0
+            plan = self._best_of(i, search.found.get(i), evens[i], objective, bound)
+            if plan is not None:
+                self.found.append(plan)
+        none = exhausted * (len(fitting) - int(removed.sum()) - len(self.found))
+        control.counts = replace(
+            control.counts, time=control.counts.time + int(removed.sum()), memory=control.counts.memory + none
+        )
+        control.feasible -= none
+        unproven = self._plain & ~search.empty if not exhausted else self._plain & removed & (corners < limits)
+        self.unsolved_phi = float(lower[unproven].min(initial=math.inf))
+        self._raise_bound(min(_least(search.best[self._plain]), _log(self.unsolved_phi)))
+
+    def fastest(self, objective: Objective) -> list[Assigned]:
+        """Candidates for the fastest plan, from which events choose: what a search by time alone finds, and what is
+        known.
 
         The least additive time need not be the fastest by events.
         """
@@ -142,79 +126,162 @@ class Solver:
         if weights.peak == 0.0 == weights.variance:
             return []
         by_time = replace(objective, weights=Weights("time", 1.0, 0.0, 0.0))
-        quiet = Control(None, None, self._control.stops)
-        other = Solver(*self._ground, self._framework, self._tables, self._options, quiet)
-        other.solve(bounded, by_time)
-        return other.found or sorted(self.found, key=lambda a: (a.time_s, a.peak_bytes))[:1]
+        fitting = self._fitting
+        known: dict[int, Assigned] = {}
+        number = {id(skeleton): i for i, skeleton in enumerate(fitting.skeletons)}
+        for plan in self.found:
+            known[number[id(plan.skeleton)]] = plan
+        seeds = fitting.even_time_s.copy()
+        for i, best in known.items():
+            seeds[i] = min(seeds[i], best.time_s)
+        with np.errstate(divide="ignore"):
+            corners, evens, start = (
+                np.log(t / by_time.references.time_s) for t in (fitting.time_s, fitting.even_time_s, seeds)
+            )
+        search = self._search(by_time, corners, lambda i: self._problem(i, by_time), start)
+        search.run()
+        out: list[tuple[float, int]] = []
+        for i in np.flatnonzero(np.isfinite(search.best)).tolist():
+            out.append((float(search.best[i]), i))
+        out.sort()
+        plans = []
+        for _, i in out[: _CANDIDATES * self._options.rescored]:
+            made, other = self._best_of(i, search.found.get(i), evens[i], by_time), known.get(i)
+            if other is not None and (made is None or other.time_s <= made.time_s * (1 + 1e-12)):
+                made = other
+            if made is not None:
+                plans.append(made)
+        return plans
 
-    def trade(self, skeleton: Skeleton, objective: Objective, limit: float, most_peak: float) -> Assigned | None:
-        """The best plan of a skeleton for another objective under a bound of the peak, if it is below the limit."""
-        return self._assign(skeleton, objective, limit, 0.0, most_peak=most_peak)
-
-    def _keep(self, best: Assigned) -> None:
-        self.found.append(best)
-        if best.plain:
-            self._proven = min(self._proven, best.lower_bound_phi)
-
-    def _incumbents(self, even_phis: Iterable[float]) -> Incumbents:
-        """No plan yet; the N-th best Phi of these even splits is a limit to start with."""
-        phis = sorted(even_phis)
-        top = max(self._options.top, _CLOSED_BY)
-        # A hair above, so that a skeleton whose even split is its best is still solved.
-        ceiling = phis[top - 1] * (1.0 + 1e-9) if len(phis) >= top else float("inf")
-        return Incumbents(top, self._options.time_rule, ceiling, Front())
-
-    def _assign(
+    def optimum(
         self,
-        skeleton: Skeleton,
         objective: Objective,
+        corners: Array,
         limit: float,
-        bound: float,
-        most_nodes: int | None = None,
-        most_peak: float = float("inf"),
-    ) -> Assigned | None:
-        best = assign(
-            *self._ground,
-            self._framework,
-            skeleton,
-            self._tables.get(skeleton),
-            objective,
-            incumbent_phi=limit,
-            max_layer_difference=self._options.limits.max_layer_difference,
-            should_stop=lambda: self._control.stops() and self._may_end(),
-            most_nodes=most_nodes,
+        most_peak: float,
+        most_nodes: float,
+        *,
+        enough: bool = False,
+    ) -> tuple[Assigned | None, bool, int]:
+        """The best 1F1B plan for another objective up to a peak, if it is below a limit (of Phi).
+
+        Args:
+            corners: (n,) a lower bound of log Phi of every skeleton, infinite for those that are to be left out.
+            enough: Stop at the first plan below the limit.
+
+        Returns:
+            The plan; whether it is proven that none is better (that there is none below the limit); nodes visited.
+        """
+        log_limit = _log(limit)
+        search: BranchAndBound
+
+        def cutoffs(best: Array) -> Array:
+            return np.full_like(best, min(log_limit, float(best.min(initial=math.inf))))
+
+        def should_stop() -> bool:
+            return self._control.stops() or (enough and float(search.best.min()) < log_limit)
+
+        search = BranchAndBound(
+            criterion_of(objective),
+            corners,
+            lambda i: self._problem(i, objective),
+            cutoffs=cutoffs,
             most_peak=most_peak,
+            should_stop=should_stop,
+            most_nodes=most_nodes,
         )
-        if best is None or not best.plain:
-            return best
-        # What was known before is a bound too.
-        return replace(best, lower_bound_phi=min(max(best.lower_bound_phi, bound), best.phi))
+        proven = search.run()
+        nodes = int(search.nodes.sum())
+        below = {i: c for i, c in search.found.items() if c.log_phi < log_limit}
+        if not below:
+            return None, proven, nodes
+        i = min(below, key=lambda k: (below[k].log_phi, k))
+        return self._assigned(i, below[i], objective), proven or enough, nodes
 
-    def _may_end(self) -> bool:
-        """Whether the work can end here: a time limit still waits for the first plan, the operator does not."""
-        return self._control.cancelled or (self._control.timed_out and bool(self.found))
+    # --- parts -----------------------------------------------------------------------------------------------------
+
+    def _search(
+        self,
+        objective: Objective,
+        corners: Array,
+        open_problem: Callable[[int], Problem | None],
+        known: Array,
+        on_visit: Callable[[float], None] | None = None,
+    ) -> BranchAndBound:
+        control = self._control
+
+        def should_stop() -> bool:
+            # A time limit waits for the first plan, the operator does not.
+            return control.stops() and (control.cancelled or bool(np.isfinite(made.best).any()))
+
+        made = BranchAndBound(
+            criterion_of(objective),
+            corners,
+            open_problem,
+            cutoffs=self._cutoffs,
+            known=known,
+            should_stop=should_stop,
+            on_visit=on_visit,
+        )
+        return made
+
+    @property
+    def _closed_by(self) -> int:
+        return max(self._options.top, _CLOSED_BY)
+
+    def _cutoffs(self, best: Array) -> Array:
+        """(n,) the N-th best log Phi; for 1F1B skeletons that of 1F1B plans.
+
+        Interleaved estimates may be too low, and the certificate speaks of 1F1B: they close no 1F1B skeleton.
+        """
+        return np.where(self._plain, _nth(best[self._plain], self._closed_by), _nth(best, self._closed_by))
+
+    def _tell(self, best: Array) -> None:
+        for values, plain in ((best[self._plain], True), (best, False)):
+            least = _least(values)
+            if least < math.inf:
+                self._control.found(math.exp(least), plain=plain)
+
+    def _raise_bound(self, log_phi: float) -> None:
+        # Every one of them holds, so the highest does.
+        self._control.lower_bound_phi = max(self._control.lower_bound_phi or 0.0, math.exp(log_phi))
+
+    def _source(self, i: int, objective: Objective) -> Source | None:
+        return self._sources.get(i, objective)
+
+    def _problem(self, i: int, objective: Objective) -> Problem | None:
+        source = self._source(i, objective)
+        return None if source is None else source.under(objective)
+
+    def _best_of(
+        self, i: int, made: Candidate | None, even: float, objective: Objective, bound: float = 0.0
+    ) -> Assigned | None:
+        """The better of a plan that was found and the even split, which has log Phi ``even``; None: neither exists."""
+        split = None if made is not None and made.log_phi <= even + 1e-12 else self._fitting.even(i)
+        if split is not None:
+            return assign_even(*self._ground, self._fitting.skeletons[i], split, math.exp(even), bound)
+        return None if made is None else self._assigned(i, made, objective, bound)
+
+    def _assigned(self, i: int, made: Candidate, objective: Objective, bound: float = 0.0) -> Assigned:
+        source = self._source(i, objective)
+        assert source is not None
+        return assigned(*self._ground, self._fitting.skeletons[i], source, made, objective, bound)
 
 
-def _corner_phis(bounded: Fitting, objective: Objective) -> list[float]:
-    """Phi of every skeleton's bounds: no plan of it that fits is better."""
-    phis = objective.phi_array(bounded.time_s, bounded.peak_bytes, bounded.variance_bytes2)
-    return [float(phi) for phi in phis]
+def _log_phi(objective: Objective, time_s: Array, peak: Array, variance: Array) -> Array:
+    """(n,) log Phi; infinite where the plan does not exist."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        made = np.log(objective.phi_array(time_s, peak, variance))
+    return np.asarray(np.where(np.isfinite(time_s), made, np.inf))
 
 
-def _even_phis(bounded: Fitting, objective: Objective) -> dict[int, float]:
-    """Phi of every even split that fits, by the number of its skeleton."""
-    at = np.flatnonzero(bounded.has_even)
-    phis = objective.phi_array(bounded.even_time_s[at], bounded.even_peak_bytes[at], bounded.even_variance[at])
-    return dict(zip(at.tolist(), phis.tolist(), strict=True))
+def _nth(values: Array, n: int) -> float:
+    return float(np.partition(values, n - 1)[n - 1]) if len(values) >= n else math.inf
 
 
-def _both(before: Assigned | None, again: Assigned | None) -> Assigned | None:
-    """What two looks into a skeleton tell: the better plan, the higher bound.
+def _least(values: Array) -> float:
+    return float(values.min(initial=math.inf))
 
-    The second look may close the plan of the first, because that plan's own Phi was the limit.
-    """
-    if before is None or again is None:
-        return before or again
-    best = before if before.phi <= again.phi else again
-    lower = min(max(before.lower_bound_phi, again.lower_bound_phi), best.phi)
-    return replace(best, lower_bound_phi=lower, settled=again.settled, nodes=before.nodes + again.nodes)
+
+def _log(value: float) -> float:
+    return math.log(value) if value > 0 else -math.inf

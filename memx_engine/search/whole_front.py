@@ -49,11 +49,10 @@ class WholeFront:
         self, solver: Solver, bounded: Fitting, objective: Objective, control: Control, most_nodes: int | None
     ) -> None:
         self._solver, self._objective, self._control = solver, objective, control
-        plain = [i for i, skeleton in enumerate(bounded.skeletons) if skeleton.virtual_stages == 1]
-        self._skeletons = [bounded.skeletons[i] for i in plain]
+        self._plain = np.array([skeleton.virtual_stages == 1 for skeleton in bounded.skeletons], dtype=np.bool_)
         self._columns: NDArray[np.float64] = np.column_stack(
             [bounded.time_s, bounded.peak_bytes, bounded.variance_bytes2]
-        )[plain]
+        )
         self._left = float("inf") if most_nodes is None else float(most_nodes)
         self.points: list[Assigned] = []
         self._known = [a for a in solver.found if a.plain]
@@ -163,25 +162,15 @@ class WholeFront:
 
         ``only_this``: Enough is known once the plan to start from is beaten.
         """
-        self._left -= 1 + len(self._skeletons) // _CORNERS_PER_NODE
-        corners = objective.phi_array(*self._columns.T)
-        corners = np.where(self._columns[:, 1] <= most_peak, corners, np.inf)
-        for i in np.argsort(corners, kind="stable").tolist():
-            if corners[i] >= best_phi:
-                break
-            if self._left <= 0 or self._control.stops():
-                return best, False
-            other = self._solver.trade(self._skeletons[i], objective, best_phi, most_peak)
-            if other is None:
-                continue
-            self._left -= other.nodes
-            if not other.settled:
-                return best, False
-            if other.phi < best_phi:
-                best, best_phi = other, other.phi
-                if only_this:
-                    break
-        return best, True
+        self._left -= 1 + len(self._columns) // _CORNERS_PER_NODE
+        with np.errstate(divide="ignore", invalid="ignore"):
+            corners = np.log(objective.phi_array(*self._columns.T))
+        corners = np.where(self._plain & (self._columns[:, 1] <= most_peak), corners, np.inf)
+        other, proven, nodes = self._solver.optimum(
+            objective, corners, best_phi, most_peak, max(self._left, 0.0), enough=only_this
+        )
+        self._left -= nodes
+        return (best if other is None else other), proven
 
 
 def _coarseness(step: int) -> int:

@@ -121,7 +121,7 @@ def test_stopping_later_returns_the_best_so_far() -> None:
     cluster, model, job = make_cluster(H100), make_model(layers=12), make_job(global_batch=16)
     skeletons = len(list(enumerate_space(cluster, model, job).skeletons()))
     seen: list[SearchProgress] = []
-    # Asked once per skeleton while bounding, then before every skeleton and node while solving.
+    # Asked once per skeleton while bounding, then before every visit while solving.
     asked = count()
     result = search(
         cluster,
@@ -129,9 +129,11 @@ def test_stopping_later_returns_the_best_so_far() -> None:
         job,
         estimator=TableEstimator(cluster, model, job),
         on_progress=seen.append,
-        should_stop=lambda: next(asked) > skeletons + 3,
+        should_stop=lambda: next(asked) >= skeletons,
     )
-    assert result.cancelled and 1 <= len(result.table) <= 4
+    # Plans that fit are known of many skeletons; the bounds of all of them were there before the first visit.
+    assert result.cancelled and len(result.table) >= 1
+    assert result.certificate.gap is not None and 0.0 <= result.certificate.gap < 1.0
     assert seen and [s.feasible for s in seen] == sorted(s.feasible for s in seen)
 
 

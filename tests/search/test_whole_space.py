@@ -125,7 +125,7 @@ def test_agrees_with_every_plan_of_the_cost_model(batch: int) -> None:
 @pytest.mark.parametrize("batch", range(-(-INSTANCES // (5 * _BATCH))))
 def test_agrees_where_skeletons_wait_and_even_splits_are_kept(batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # What large searches do, in small ones: one node at first, nothing solved that the bounds close.
-    monkeypatch.setattr("memx_engine.search.solving._NODES", (1, 2, None))
+    monkeypatch.setattr("memx_engine.search.branch_and_bound._WIDTHS", (1, 2))
     monkeypatch.setattr("memx_engine.search.solving._SOLVED_AT_LEAST", 0)
     for k in range(10_000 + batch * _BATCH, 10_000 + (batch + 1) * _BATCH):
         judge(k, make_physical_case(k) if k % 4 == 3 else make_case(k))

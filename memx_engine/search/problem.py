@@ -1,0 +1,125 @@
+"""One skeleton as the solver sees it: choices of every stage as columns of numbers, and the form of its objective."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from memx_engine.search.choices import Choices, Limits
+from memx_engine.search.objective import Objective
+
+Array = NDArray[np.float64]
+
+TIME, PERIOD, MEMORY, BALANCE, TAIL, PLACE, OPTION = range(7)
+"""Rows of a matrix of choices: seconds of one micro-batch, with the transfers around the stage, peak bytes, scaled
+measure of the variance, tail, stage and layers in one number, index of the recompute option."""
+
+STAGE_BITS = 20
+"""``PLACE`` is ``(stage << STAGE_BITS) + layers``, exact in a float."""
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """Weights of log T, log M and log(V + ε)."""
+
+    time: float
+    peak: float
+    variance: float
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Choices of one skeleton, sorted by stage, then layers, then option, and what its Phi is made of.
+
+    ``log Phi = wT·log T + wM·log M + wV·log(V + epsilon) + offset`` with
+    ``T = period_factor · max period + sum_factor · Σ time + constant_s + max tail``; V is in units of ``scale``
+    squared.
+
+    Attributes:
+        roots: Regions of choices to search one after another, each (7, F) in the rows above.
+        share: (P,) of all GPUs.
+        far: No plan has a larger Σ time, or a larger bound of V.
+    """
+
+    roots: tuple[Array, ...]
+    share: Array
+    layers: int
+    period_factor: float
+    sum_factor: float
+    constant_s: float
+    epsilon: float
+    offset: float
+    scale: float
+    far: tuple[float, float]
+
+
+def criterion_of(objective: Objective) -> Criterion:
+    weights = objective.weights
+    return Criterion(weights.time, weights.peak, weights.variance)
+
+
+def problem_of(choices: Choices, objective: Objective, limits: Limits) -> Problem:
+    """The problem that a skeleton's choices and the operator's limits make."""
+    masks = masks_of(choices, limits)
+    form = choices.form
+    return Problem(
+        roots=tuple(_columns(choices, choices.valid if mask is None else choices.valid & mask) for mask in masks),
+        share=choices.share,
+        layers=choices.layers,
+        period_factor=form.period_factor,
+        sum_factor=form.sum_factor,
+        constant_s=form.constant_s,
+        epsilon=objective.references.epsilon_bytes2 / choices.scale**2,
+        offset=offset_of(objective, choices.scale),
+        scale=choices.scale,
+        far=(1.01 * float(choices.time_s.max(axis=(1, 2)).sum()), 1.01),
+    )
+
+
+def offset_of(objective: Objective, scale: float) -> float:
+    """What the references add to log Phi where variances are counted in units of ``scale`` squared."""
+    weights, ref = objective.weights, objective.references
+    offset = 0.0
+    if weights.variance:
+        offset += weights.variance * math.log(scale**2 / (ref.variance_bytes2 + ref.epsilon_bytes2))
+    if weights.time:
+        offset -= weights.time * math.log(ref.time_s)
+    if weights.peak:
+        offset -= weights.peak * math.log(ref.peak_bytes)
+    return offset
+
+
+def _columns(choices: Choices, chosen: NDArray[np.bool_]) -> Array:
+    stage, column, option = np.nonzero(chosen)
+    at = (stage, column, option)
+    return np.array(
+        [
+            choices.time_s[at],
+            choices.period_s[at],
+            choices.memory[at],
+            choices.balance[at],
+            choices.tail_s[stage, column],
+            (stage << STAGE_BITS) + column + 1,
+            choices.option[at],
+        ]
+    )
+
+
+def masks_of(choices: Choices, limits: Limits) -> list[NDArray[np.bool_] | None]:
+    """One region per layer window and common option, as the limits want them; None: one region holds all."""
+    stages, most = choices.tail_s.shape
+    difference = limits.max_layer_difference
+    regions: list[NDArray[np.bool_]] = [np.ones(choices.time_s.shape, dtype=np.bool_)]
+    if difference is not None:
+        n = np.arange(1, most + 1)
+        lows = range(max(1, -(-choices.layers // stages) - difference), choices.layers // stages + 1)
+        regions = [
+            np.broadcast_to(((n >= low) & (n <= low + difference))[None, :, None], choices.time_s.shape) for low in lows
+        ]
+    if limits.same_recompute:
+        kept = np.unique(choices.option[choices.valid]).tolist()
+        regions = [region & (choices.option == option) for option in kept for region in regions]
+    return list(regions) if difference is not None or limits.same_recompute else [None]
