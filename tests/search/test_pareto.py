@@ -38,3 +38,16 @@ def test_values_that_are_not_finite_are_never_on_the_front() -> None:
     nan, inf = float("nan"), float("inf")
     mask = pareto_mask(np.array([1.0, nan, inf]), np.array([1.0, 0.0, 0.0]), np.array([1.0, 0.0, 0.0]))
     assert mask.tolist() == [True, False, False]
+
+
+def test_many_points_are_thinned_out_without_losing_any_of_the_front() -> None:
+    rng = np.random.default_rng(3)
+    for coarse in (3.0, 40.0, 1e9):
+        columns = np.floor(rng.gamma(2.0, size=(900, 3)) * coarse)
+        columns[rng.integers(0, 900, 40)] = columns[rng.integers(0, 900, 40)]
+        columns[7, 1] = float("inf")
+        mask = pareto_mask(columns[:, 0], columns[:, 1], columns[:, 2])
+        points = [tuple(row) for row in columns.tolist()]
+        for i, point in enumerate(points):
+            beaten = ((columns <= columns[i]).all(axis=1) & (columns != columns[i]).any(axis=1)).any()
+            assert mask[i] == (i != 7 and points.index(point) == i and not beaten)
