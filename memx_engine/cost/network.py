@@ -22,7 +22,7 @@ COLLECTIVE_BASE_S = 50e-6
 """Launch and synchronisation of one collective. With 14 hops of 3.4 us (NCCL tuning.cc, ring over NVLink) an 8-GPU
 all-reduce of 1 MiB takes 98 us; 92.8 us were measured on A100 (VIA-Research/vTrain trace/a100)."""
 
-_REMEMBERED = 256
+_REMEMBERED = 2048
 """Placements kept: a search asks for the same one with several micro-batch sizes in a row, then moves on."""
 
 _NUMA, _INTER_NODE, _INTER_SITE = 2, 3, 4
