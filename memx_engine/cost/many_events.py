@@ -33,6 +33,10 @@ class Pipeline:
     virtual_stages: int = 1
 
 
+_FEW = 4
+"""Pipelines that are quicker one by one."""
+
+
 def iteration_times(pipelines: Sequence[Pipeline]) -> Array:
     """(n,) iteration seconds; 1F1B all together, interleaved pipelines one by one.
 
@@ -40,21 +44,25 @@ def iteration_times(pipelines: Sequence[Pipeline]) -> Array:
     """
     out = np.empty(len(pipelines))
     plain = [k for k, pipeline in enumerate(pipelines) if pipeline.virtual_stages == 1]
-    if plain:
-        out[plain] = _Slots([pipelines[k] for k in plain]).run()
-    for k, pipeline in enumerate(pipelines):
-        if pipeline.virtual_stages > 1:
-            shape = (len(pipeline.tails_s), pipeline.virtual_stages)
-            out[k] = simulate(
-                np.reshape(pipeline.forward_s, shape),
-                np.reshape(pipeline.backward_s, shape),
-                pipeline.p2p_s,
-                pipeline.micro_batches,
-                tails_s=pipeline.tails_s,
-                fixed_s=pipeline.fixed_s,
-                virtual_stages=pipeline.virtual_stages,
-            ).iteration_time_s
+    together = plain if len(plain) > _FEW else []
+    if together:
+        out[together] = _Slots([pipelines[k] for k in together]).run()
+    for k in sorted({*range(len(pipelines))}.difference(together)):
+        out[k] = _alone(pipelines[k])
     return out
+
+
+def _alone(pipeline: Pipeline) -> float:
+    shape = (len(pipeline.tails_s), pipeline.virtual_stages)
+    return simulate(
+        np.reshape(pipeline.forward_s, shape),
+        np.reshape(pipeline.backward_s, shape),
+        pipeline.p2p_s,
+        pipeline.micro_batches,
+        tails_s=pipeline.tails_s,
+        fixed_s=pipeline.fixed_s,
+        virtual_stages=pipeline.virtual_stages,
+    ).iteration_time_s
 
 
 class _Slots:

@@ -41,7 +41,7 @@ def gap_to(result: SearchResult, objective: Objective, estimate: Estimate) -> Ga
         phi / best_phi - 1.0,
         _bound_gap(result.certificate, objective, estimate) if known else None,
         estimate.iteration_time_s / best.iteration_time_s - 1.0,
-        int((result.table.phi < phi).sum()) if known else None,
+        result.table.ahead_of(phi) if known else None,
     )
 
 

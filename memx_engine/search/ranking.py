@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from functools import partial
 from typing import overload
 
 import numpy as np
+from numpy.typing import NDArray
 
-from memx_engine.cost.table import Estimator
+from memx_engine.cost.table import Estimator, Timer
 from memx_engine.plan import Estimate, Plan
 from memx_engine.search.assign import Assigned
 from memx_engine.search.objective import Objective
@@ -62,19 +63,73 @@ class LazyPlans(Sequence[Plan]):
     __hash__ = None  # type: ignore[assignment]  # a sequence compared by what it holds, like a list
 
 
+_AT_ONCE = 256
+"""Plans timed between two questions whether to stop."""
+
+
+class Predictions:
+    """What is predicted of plans, kept from one ranking to the next: iteration times, and estimates once asked for."""
+
+    def __init__(self, estimator: Estimator) -> None:
+        self._estimator = estimator
+        self._times: dict[Assigned, float] = {}
+        self._estimates: dict[Assigned, Estimate] = {}
+
+    def __contains__(self, assigned: object) -> bool:
+        """Whether its time is known."""
+        return assigned in self._times
+
+    def time_s(self, assigned: Assigned) -> float:
+        """The iteration time by events, of what :meth:`time` was asked for."""
+        return self._times[assigned]
+
+    def time(self, wanted: Sequence[Assigned], should_stop: Callable[[], bool]) -> None:
+        """Predict the iteration times of ``wanted``; of the first one alone where ``should_stop`` says so then."""
+        new = [a for a in wanted if a not in self._times]
+        at_once = _AT_ONCE if isinstance(self._estimator, Timer) else 1
+        start, stop = 0, at_once
+        while start < len(new):
+            if should_stop():
+                if new[0] is not wanted[0] or start:
+                    return
+                stop = 1
+            self._time(new[start:stop])
+            start, stop = stop, stop + at_once
+
+    def _time(self, some: Sequence[Assigned]) -> None:
+        if isinstance(self._estimator, Timer):
+            times = self._estimator.iteration_times([a.plan for a in some])
+            self._times |= zip(some, times.tolist(), strict=True)
+        else:
+            self._times |= {a: self.estimate(a).iteration_time_s for a in some}
+
+    def estimate(self, assigned: Assigned) -> Estimate:
+        """Everything predicted of a plan, made once."""
+        known = self._estimates.get(assigned)
+        if known is None:
+            known = self._estimates[assigned] = self._estimator.estimate(assigned.plan)
+        return known
+
+    def share(self, known: Assigned, same: Assigned) -> None:
+        """``same`` stands for the plan that ``known`` stands for."""
+        if known in self._times:
+            self._times.setdefault(same, self._times[known])
+        if known in self._estimates:
+            self._estimates.setdefault(same, self._estimates[known])
+
+
 def rank(
     found: list[Assigned],
     fast: list[Assigned],
     objective: Objective,
-    estimator: Estimator,
+    predictions: Predictions,
     rescored: int,
     should_stop: Callable[[], bool] = lambda: False,
     *,
     beside: Sequence[Assigned] = (),
     whole: bool = False,
-    known: dict[int, Estimate] | None = None,
 ) -> Ranking:
-    """Order plans by Phi, the best ``rescored`` of them by event time.
+    """Order plans by Phi, the best ``rescored`` of them by event time; peak and variance are the solver's.
 
     Plans of equal Phi are ordered by time, peak, variance, then by the order in which they were found. Members of the
     front carry event times too. Event times replace additive ones until the head and the front are all by events,
@@ -86,104 +141,140 @@ def rank(
         beside: Plans of the whole space's front; those that are not in ``found`` stand beside the table too.
         whole: The front holds plans of ``beside`` alone, and three kinds that nothing known dominates: the first plan,
             the fastest one, and interleaved ones.
-        known: Estimates by ``id`` of what was assigned, kept from one ranking to the next.
-        should_stop: Asked before every simulation; once True only the head that is already simulated is kept, of at
-            least one plan.
+        should_stop: Asked before plans are timed; once True only the head that is already timed is kept, of at least
+            one plan.
     """
-    known = {} if known is None else known
-
-    def estimate(assigned: Assigned) -> Estimate:
-        if id(assigned) not in known:
-            known[id(assigned)] = estimator.estimate(assigned.plan)
-        return known[id(assigned)]
-
     pool, count = list(found), len(found)
-    fastest = _fastest(fast, estimate, rescored, should_stop)
-    wanted = []
+    places = _Places(found)
+    wanted: list[int] = []
+    fastest = _fastest(fast, predictions, rescored, should_stop)
     for assigned in (*fastest, *beside):
-        same = next((i for i, a in enumerate(pool) if assigned.same_as(a)), len(pool))
+        same = places.of(assigned)
         if same == len(pool):
             pool.append(assigned)
-        elif id(assigned) in known:
-            known.setdefault(id(pool[same]), known[id(assigned)])
+        else:
+            predictions.share(assigned, pool[same])
         if same >= count or assigned in fastest:
             wanted.append(same)
     time_s = np.array([a.time_s for a in pool])
     peak = np.array([a.peak_bytes for a in pool])
     variance = np.array([a.variance_bytes2 for a in pool])
-    spread = np.array([a.spread_bytes2 for a in pool])
-    estimates: dict[int, Estimate] = {}
+    timed: set[int] = set()
     wanted = list(dict.fromkeys(wanted)) or [0]
     while wanted:
+        predictions.time([pool[i] for i in wanted], should_stop)
         for i in wanted:
-            if i != wanted[0] and should_stop():
-                break
-            estimates[i] = estimate(pool[i])
-            time_s[i] = estimates[i].iteration_time_s
-            peak[i] = estimates[i].peak_bytes
-            variance[i], spread[i] = objective.variance_of(estimates[i]), estimates[i].memory_variance_bytes2
+            if pool[i] in predictions:
+                timed.add(i)
+                time_s[i] = predictions.time_s(pool[i])
         phi = objective.phi_array(time_s, peak, variance)
-        order = np.lexsort((np.arange(count), variance[:count], peak[:count], time_s[:count], phi[:count]))
+        keys = (variance[:count], peak[:count], time_s[:count], phi[:count])
+        head = _least(keys, rescored)
         front = pareto_mask(time_s, peak, variance)
-        wanted = [int(i) for i in (*order[:rescored], *np.flatnonzero(front)) if int(i) not in estimates]
+        wanted = [i for i in (*head, *np.flatnonzero(front).tolist()) if i not in timed]
         if should_stop():
-            wanted = [int(order[0])] if int(order[0]) not in estimates else []
+            wanted = [] if head[0] in timed else [head[0]]
 
     if whole:
-        quickest = min(estimates, key=lambda i: (time_s[i], phi[i], i))
+        proven = _Places(beside)
+        quickest = min(timed, key=lambda i: (time_s[i], phi[i], i))
         for i in np.flatnonzero(front).tolist():
-            proven = not pool[i].plain or any(pool[i].same_as(a) for a in beside)
-            front[i] = proven or i in (int(order[0]), quickest)
+            front[i] = not pool[i].plain or pool[i] in proven or i in (head[0], quickest)
 
+    order = _order(keys)
     by_events = np.zeros(len(pool), dtype=np.bool_)
-    by_events[list(estimates)] = True
+    by_events[list(timed)] = True
+    in_order = [found[i] for i in order.tolist()]
     table = PlanTable(
-        plans=LazyPlans([found[int(i)] for i in order]),
+        plans=LazyPlans(in_order),
         time_s=time_s[order],
         peak_bytes=peak[order],
-        variance_bytes2=spread[order],
+        variance_bytes2=np.array([a.spread_bytes2 for a in in_order]),
         phi=phi[order],
-        worst_fraction=np.array([found[int(i)].worst_fraction for i in order]),
-        worst_type=tuple(found[int(i)].worst_type for i in order),
+        worst_fraction=np.array([a.worst_fraction for a in in_order]),
+        worst_type=tuple([a.worst_type for a in in_order]),
         by_events=by_events[order],
         pareto=front[order],
     )
-    place = {int(i): row + 1 for row, i in enumerate(order)}
+    place = np.empty(len(pool), dtype=np.int64)
+    place[order] = np.arange(1, count + 1)
     # A plan beside the table takes the rank that its Phi would have there.
-    place |= {i: 1 + int((table.phi < phi[i]).sum()) for i in range(count, len(pool))}
+    for i in range(count, len(pool)):
+        place[i] = 1 + table.ahead_of(float(phi[i]))
 
     def ranked(i: int) -> RankedPlan:
-        return RankedPlan(place[i], pool[i].plan, estimates[i], float(phi[i]), bool(front[i]))
+        estimate = partial(predictions.estimate, pool[i])
+        return RankedPlan.later(int(place[i]), pool[i].plan, estimate, float(phi[i]), bool(front[i]))
 
-    on_front = sorted(
-        (int(i) for i in np.flatnonzero(front) if int(i) in estimates), key=lambda i: (time_s[i], place[i])
-    )
-    head = [int(i) for i in takewhile(lambda i: int(i) in estimates, order[:rescored])]
+    on_front = sorted(timed.intersection(np.flatnonzero(front).tolist()), key=lambda i: (time_s[i], place[i]))
+    shown = next((row for row, i in enumerate(head) if i not in timed), len(head))
     return Ranking(
         table,
-        tuple(ranked(i) for i in head),
+        tuple(ranked(i) for i in head[:shown]),
         tuple(ranked(i) for i in on_front),
-        ranked(min(estimates, key=lambda i: (time_s[i], phi[i], place[i]))),
+        ranked(min(timed, key=lambda i: (time_s[i], phi[i], place[i]))),
         tuple(pool[i] for i in on_front),
     )
 
 
 def _fastest(
     found: Sequence[Assigned],
-    estimate: Callable[[Assigned], Estimate],
+    predictions: Predictions,
     rescored: int,
     should_stop: Callable[[], bool],
 ) -> list[Assigned]:
     """The plan of least event time among the ``rescored`` of least time, as a ranking by time alone orders them."""
     time_s = np.array([a.time_s for a in found])
-    ties = (np.array([a.variance_bytes2 for a in found]), np.array([a.peak_bytes for a in found]))
-    timed: dict[int, float] = {}
-    wanted = [int(time_s.argmin())] if found else []
+    peak = np.array([a.peak_bytes for a in found])
+    variance = np.array([a.variance_bytes2 for a in found])
+    timed: set[int] = set()
+    wanted = _least((variance, peak, time_s), rescored) if found else []
     while wanted:
+        predictions.time([found[i] for i in wanted], should_stop)
         for i in wanted:
-            if timed and should_stop():
-                break
-            time_s[i] = timed[i] = estimate(found[i]).iteration_time_s
-        order = np.lexsort((np.arange(len(found)), *ties, time_s))[:rescored].tolist()
-        wanted = [] if should_stop() else [i for i in order if i not in timed]
-    return [found[min(timed, key=lambda i: (timed[i], found[i].peak_bytes, i))]] if timed else []
+            if found[i] in predictions:
+                timed.add(i)
+                time_s[i] = predictions.time_s(found[i])
+        if should_stop():
+            break
+        wanted = [i for i in _least((variance, peak, time_s), rescored) if i not in timed]
+    return [found[min(timed, key=lambda i: (time_s[i], peak[i], i))]] if timed else []
+
+
+class _Places:
+    """Where a plan stands in a growing list of plans; only plans of equal layers are compared."""
+
+    def __init__(self, plans: Sequence[Assigned]) -> None:
+        self._plans = list(plans)
+        # One array: thousands of small containers would have the collector walk through all that a search holds.
+        self._marks = np.array([hash(a.layers) for a in plans], dtype=np.int64)
+
+    def _find(self, assigned: Assigned) -> int | None:
+        alike = np.flatnonzero(self._marks == hash(assigned.layers)).tolist()
+        return next((i for i in alike if assigned.same_as(self._plans[i])), None)
+
+    def __contains__(self, assigned: Assigned) -> bool:
+        return self._find(assigned) is not None
+
+    def of(self, assigned: Assigned) -> int:
+        """The place of the plan that ``assigned`` stands for; where it is new, it takes the next one."""
+        place = self._find(assigned)
+        if place is None:
+            place = len(self._plans)
+            self._plans.append(assigned)
+            self._marks = np.append(self._marks, hash(assigned.layers))
+        return place
+
+
+def _order(keys: Sequence[NDArray[np.float64]]) -> NDArray[np.int64]:
+    """Rows by the last key, ties by the one before it, and so on, then as they come."""
+    return np.lexsort(keys)
+
+
+def _least(keys: Sequence[NDArray[np.float64]], count: int) -> list[int]:
+    """The first ``count`` rows of :func:`_order`, without sorting the others."""
+    first = keys[-1]
+    if len(first) <= count:
+        return [int(i) for i in _order(keys)]
+    few = np.flatnonzero(first <= np.partition(first, count - 1)[count - 1])
+    return [int(i) for i in few[_order([key[few] for key in keys])][:count]]

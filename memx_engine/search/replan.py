@@ -175,7 +175,7 @@ def _more_candidates(
         if estimate.verdict is Verdict.DOES_NOT_FIT or any(broken_limits(result.limits, plan, estimate)):
             continue
         phi = result.objective.phi_of(estimate)
-        yield RankedPlan(1 + int((result.table.phi < phi).sum()), plan, estimate, phi, False)
+        yield RankedPlan(1 + result.table.ahead_of(phi), plan, estimate, phi, False)
 
 
 def _mapped(before: Before, job: Job, stay: Mapping[int, int]) -> Plan | None:

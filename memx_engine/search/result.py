@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ from memx_engine.plan import Estimate, Plan, Provenance
 from memx_engine.search.limits import NO_OPERATOR_LIMITS, OperatorLimits
 from memx_engine.search.objective import Objective
 
+_ROUNDING = 1e-9
+"""The solver's tables and an estimate's breakdown sum one plan's memory in different orders."""
+
 
 @dataclass(frozen=True)
 class RankedPlan:
@@ -26,6 +30,27 @@ class RankedPlan:
     estimate: Estimate
     phi: float
     pareto: bool
+
+    @classmethod
+    def later(cls, rank: int, plan: Plan, make: Callable[[], Estimate], phi: float, pareto: bool) -> RankedPlan:
+        """With an estimate that ``make`` makes when it is first asked for: a search ranks more plans than it shows."""
+        made = cls.__new__(cls)
+        made.__dict__.update(rank=rank, plan=plan, phi=phi, pareto=pareto, _make=make)
+        return made
+
+    if not TYPE_CHECKING:  # With it every misspelt attribute would pass for one that may be there.
+
+        def __getattr__(self, name: str) -> object:
+            make = self.__dict__.get("_make")
+            if name != "estimate" or make is None:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            made = self.__dict__["estimate"] = make()
+            self.__dict__.pop("_make", None)
+            return made
+
+    def __getstate__(self) -> dict[str, object]:
+        # What makes an estimate does not travel.
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,6 +76,10 @@ class PlanTable:
 
     def __len__(self) -> int:
         return len(self.plans)
+
+    def ahead_of(self, phi: float) -> int:
+        """How many rows are better than ``phi``, by more than the rounding of two ways to compute it."""
+        return int((self.phi < phi * (1.0 - _ROUNDING)).sum())
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from memx_engine.errors import CancelledError
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Framework, Job
 from memx_engine.inputs.model import TransformerSpec
-from memx_engine.plan import Estimate
 from memx_engine.search.bounding import BoundedSpace, Bounder, Tables
 from memx_engine.search.control import Control, Progress, Stop
 from memx_engine.search.diagnose import no_feasible_plan
@@ -20,7 +19,7 @@ from memx_engine.search.limit_checks import checked_limits
 from memx_engine.search.limits import limited
 from memx_engine.search.objective import Objective, Weights, choose_weights, compute_references
 from memx_engine.search.options import SearchOptions
-from memx_engine.search.ranking import Ranking, rank
+from memx_engine.search.ranking import Predictions, Ranking, rank
 from memx_engine.search.result import FrontReport, SearchResult
 from memx_engine.search.schedule import heterogeneity_index
 from memx_engine.search.solving import Solver
@@ -104,9 +103,9 @@ class _Search:
             raise self._nothing(space, bounded)
         control.report("ranking", 0, 1, force=True)
         fastest = solver.fastest(objective)
-        known: dict[int, Estimate] = {}
+        predictions = Predictions(self._estimator)
         rescored = self._options.rescored
-        ranking = rank(solver.found, fastest, objective, self._estimator, rescored, control.cancels, known=known)
+        ranking = rank(solver.found, fastest, objective, predictions, rescored, control.cancels)
         report = FrontReport()
         if self._options.front and not control.stops():
             front = WholeFront(solver, bounded.fitting, objective, control, self._options.front_nodes)
@@ -117,12 +116,11 @@ class _Search:
                     solver.found,
                     fastest,
                     objective,
-                    self._estimator,
+                    predictions,
                     rescored,
                     control.cancels,
                     beside=front.points,
                     whole=report.complete and not front.spent,
-                    known=known,
                 )
         control.report("done", 1, 1, force=True)
         return self._result(space, len(skeletons), bounded, objective, solver, ranking, report)
