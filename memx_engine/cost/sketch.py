@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memx_engine.cost.network import PlacementNetwork
+from memx_engine.cost.network import PlacementNetwork, Rate
 from memx_engine.cost.pipeline import in_flight
 from memx_engine.cost.recompute import basis, strategies
 from memx_engine.cost.table import Array
@@ -25,15 +25,21 @@ if TYPE_CHECKING:
     from memx_engine.cost.first_principles import FirstPrinciples
 
 Ints = NDArray[np.int64]
+Rows = NDArray[np.int32]
+_Number = TypeVar("_Number", bound=np.generic)
 Learn = Callable[[int, tuple[Recompute, ...]], TableFactors]
 
 _MOST_BYTES = 96 << 20
-"""Rows are dropped beyond this; skeletons come sorted by TP and DP, so that few of them are asked for again."""
+"""Rows are dropped beyond this, with the sketches that need them."""
+
+_MOST_SKETCH_BYTES = 64 << 20
+"""Sketches are dropped beyond this."""
+_LAYOUT_BYTES_PER_STAGE = 128
 
 _MOST_NUMBERS = 500_000
 """Numbers of one temporary array."""
 
-FIELDS = ("least", "time", "high", "even_time", "even_memory", "tail")
+FIELDS = ("least", "time", "slope", "high", "even_time", "even_memory", "tail")
 
 
 class RowBook:
@@ -42,47 +48,70 @@ class RowBook:
     Attributes:
         options: Every strategy that any skeleton has, lightest first.
         columns: ``least`` (n, U+1) least memory of at least n units; ``time`` least time of at least n units that fits;
-            ``high`` most memory of up to n units that fits; ``even_time``, ``even_memory`` of exactly n units with the
-            lightest strategy that fits; ``tail`` of exactly n units. Times are those of the 1F1B form (over v).
+            ``slope`` least growth of ``time`` per unit from one unit to up to n; ``high`` most memory of up to n units
+            that fits; ``even_time``, ``even_memory`` of exactly n units with the lightest strategy that fits; ``tail``
+            of exactly n units. Times are those of the 1F1B form (over v).
         even_option: (n, U+1) index of that strategy, -1 where none fits.
-        capacity: (n,).
+        least_tail: (m, U+1) least tail of one to n units, by ``tail_of`` (n,): rows differ in it less than otherwise.
+        most: (n,) most units that fit. capacity: (n,).
     """
 
     def __init__(self, layers: int, virtual_stages: int, options: tuple[Recompute, ...]) -> None:
         self.options, self.units = options, layers // virtual_stages
-        self.count = 0
-        self._room = 64
-        self.columns = {name: np.empty((self._room, self.units + 1)) for name in FIELDS}
-        self.even_option = np.empty((self._room, self.units + 1), dtype=np.int16)
-        self.capacity = np.empty(self._room)
+        self.count = self._room = self._tails = 0
+        self.columns = {name: np.empty((0, self.units + 1)) for name in FIELDS}
+        self.even_option = np.empty((0, self.units + 1), dtype=np.int16)
+        self.most, self.tail_of = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        self.capacity = np.empty(0)
+        self.least_tail = np.empty((0, self.units + 1))
 
     @property
     def bytes_held(self) -> int:
-        return self._room * (self.units + 1) * (8 * len(FIELDS) + 2)
+        return self.count * (self.units + 1) * (8 * len(FIELDS) + 2)
+
+    def _make_room(self, rows: int) -> None:
+        if rows <= self._room:
+            return
+        self._room = max(64, rows, 3 * self._room // 2)
+        self.columns = {name: _longer(values, self._room) for name, values in self.columns.items()}
+        self.even_option = _longer(self.even_option, self._room)
+        self.most, self.tail_of = _longer(self.most, self._room), _longer(self.tail_of, self._room)
+        self.capacity = _longer(self.capacity, self._room)
 
     def add(self, time_s: Array, memory: Array, tail_s: Array, capacity: float) -> Ints:
         """Take in H rows: (U+1, R) times, (H, U+1, R) memory; their numbers."""
         rows = np.arange(self.count, self.count + len(memory))
         self.count += len(memory)
-        while self.count > self._room:
-            self._room *= 2
-            shape = (self._room, self.units + 1)
-            self.columns = {name: np.resize(values, shape) for name, values in self.columns.items()}
-            self.even_option = np.resize(self.even_option, shape)
-            self.capacity = np.resize(self.capacity, self._room)
+        self._make_room(self.count)
         fits = memory <= capacity
         any_fits, option = fits.any(axis=2), fits.argmax(axis=2)
         column, units = self.columns, np.arange(self.units + 1)
-        column["least"][rows] = _at_least(memory.min(axis=2))
-        column["time"][rows] = _at_least(np.where(fits, time_s, np.inf).min(axis=2))
+        column["least"][rows] = least = _at_least(memory.min(axis=2))
+        column["time"][rows] = time = _at_least(np.where(fits, time_s, np.inf).min(axis=2))
+        with np.errstate(invalid="ignore"):
+            growth = (time[:, 2:] - time[:, 1:2]) / np.maximum(units[2:] - 1, 1)
+        column["slope"][rows, 2:] = np.fmin.accumulate(growth, axis=1)
         column["high"][rows] = np.maximum.accumulate(np.where(fits, memory, -np.inf).max(axis=2), axis=1)
         lightest = np.take_along_axis(memory, option[:, :, None], axis=2)[:, :, 0]
         column["even_time"][rows] = np.where(any_fits, time_s[units, option], np.inf)
         column["even_memory"][rows] = np.where(any_fits, lightest, np.inf)
         column["tail"][rows] = tail_s
+        if self._tails == len(self.least_tail):
+            self.least_tail = _longer(self.least_tail, max(64, 2 * self._tails))
+        self.least_tail[self._tails] = np.minimum.accumulate([np.inf, *tail_s[1:]])
+        self.tail_of[rows] = self._tails
+        self._tails += 1
+        self.most[rows] = (least[:, 1:] <= capacity).sum(axis=1)
         self.even_option[rows] = np.where(any_fits, option, -1)
         self.capacity[rows] = capacity
         return rows
+
+
+def _longer(values: NDArray[_Number], count: int) -> NDArray[_Number]:
+    """The same with room for ``count`` rows; memory that nothing was written to is not taken from the system."""
+    out = np.empty((count, *values.shape[1:]), dtype=values.dtype)
+    out[: len(values)] = values
+    return out
 
 
 def _at_least(values: Array) -> Array:
@@ -90,7 +119,7 @@ def _at_least(values: Array) -> Array:
     return np.asarray(np.minimum.accumulate(values[:, ::-1], axis=1)[:, ::-1])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, slots=True)
 class Sketch:
     """A skeleton as rows of a book; the other fields are those of its stage table.
 
@@ -99,7 +128,7 @@ class Sketch:
     """
 
     book: RowBook
-    rows: Ints
+    rows: Rows
     p2p_s: Array
     wrap_s: float
     fixed_s: float
@@ -112,29 +141,62 @@ class Sketch:
 
 
 class _Layout:
-    """What the skeletons of one layout have in common."""
+    """What the skeletons of one layout have in common, and their sketches.
 
-    def __init__(self, estimator: FirstPrinciples, network: PlacementNetwork, skeleton: Skeleton) -> None:
-        self.placements = skeleton.placements
+    ``runs``: (first, past the last, signature) of neighbouring stages that differ by what they hold in flight alone.
+    """
+
+    def __init__(
+        self, estimator: FirstPrinciples, network: PlacementNetwork, skeleton: Skeleton, signatures: _Signatures
+    ) -> None:
         self.network = network
         self.s_per_byte = np.array([rate.s_per_byte for rate in (*network.p2p, network.wrap)])
         self.latency = np.array([rate.latency_s for rate in (*network.p2p, network.wrap)])
         self.fixed_s = estimator.fixed_s(skeleton, network, untied=network.ends_cross_vendors)
-        self.signatures: list[tuple[object, ...]] = []
-        for i, placement in enumerate(self.placements):
-            ends = (i == 0, i == len(self.placements) - 1)
-            self.signatures.append((placement.gpu_type, network.capacity_bytes[i], network.tp[i], network.dp[i], ends))
+        self.sketches: dict[tuple[int, int, int, int], Sketch] = {}
+        self.runs: list[tuple[int, int, int]] = []
+        last = len(skeleton.placements) - 1
+        capacity = network.capacity_bytes.tolist()
+        start, before = 0, -1
+        for i, placement in enumerate(skeleton.placements):
+            ends = (i == 0, i == last)
+            own = signatures.number(placement.gpu_type, capacity[i], network.tp[i], network.dp[i], ends)
+            if i and own != before:
+                self.runs.append((start, i, before))
+                start = i
+            before = own
+        self.runs.append((start, last + 1, before))
+
+
+class _Signatures:
+    """Numbers of what a stage's cost depends on beside TP, DP and micro-batch."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], int] = {}
+        # By identity first, since the network hands out the same rates again; kept here, so that no id is reused.
+        self._met: dict[tuple[object, ...], tuple[int, Rate, Rate]] = {}
+
+    def number(self, gpu_type: str, capacity_bytes: float, tp: Rate, dp: Rate, ends: tuple[bool, bool]) -> int:
+        key = (gpu_type, capacity_bytes, id(tp), id(dp), ends)
+        met = self._met.get(key)
+        if met is None:
+            number = self._known.setdefault((gpu_type, capacity_bytes, tp, dp, ends), len(self._known))
+            met = self._met[key] = (number, tp, dp)
+        return met[0]
 
 
 class Sketcher:
-    """Sketches of one estimator's skeletons; see :class:`RowBook`."""
+    """Sketches of one estimator's skeletons, remembered; see :class:`RowBook`."""
 
     def __init__(self, estimator: FirstPrinciples) -> None:
         self._estimator = estimator
         self._layers, self._framework = estimator.model.layers, estimator.job.framework
         self._books: dict[int, RowBook] = {}
-        self._index: dict[tuple[object, ...], Ints] = {}
-        self._layout: _Layout | None = None
+        self._index: dict[tuple[object, ...], Rows] = {}
+        self._signatures = _Signatures()
+        self._layouts: dict[tuple[StagePlacement, ...], _Layout] = {}
+        self._latest: tuple[tuple[StagePlacement, ...], _Layout] | None = None
+        self._bytes = 0
         self._options: dict[tuple[object, ...], tuple[tuple[Recompute, ...], tuple[int, ...]]] = {}
         self._in_flight: dict[tuple[int, int, int], Ints] = {}
 
@@ -145,10 +207,34 @@ class Sketcher:
             learn: What is learned of a stage of the skeleton under given options. It may depend on all that a stage's
                 row depends on, but for the micro-batches in flight, and is the same in every call.
         """
+        layout = self._layout(skeleton)
+        key = (skeleton.micro_batch, skeleton.virtual_stages, skeleton.seq_len, skeleton.global_batch)
+        known = layout.sketches.get(key)
+        if known is not None:
+            self._estimator.hits += skeleton.pp
+            return known
+        made = self._sketch(skeleton, layout, learn)
+        self._bytes += _sketch_bytes(made)
+        layout.sketches[key] = made
+        return made
+
+    def _layout(self, skeleton: Skeleton) -> _Layout:
+        placements = skeleton.placements
+        if self._latest is not None and self._latest[0] is placements:
+            return self._latest[1]
+        if self._bytes > _MOST_SKETCH_BYTES:
+            self._layouts.clear()
+            self._bytes = 0
+        layout = self._layouts.get(placements)
+        if layout is None:
+            network = self._estimator.network.place(placements)
+            layout = self._layouts[placements] = _Layout(self._estimator, network, skeleton, self._signatures)
+            self._bytes += _LAYOUT_BYTES_PER_STAGE * skeleton.pp
+        self._latest = (placements, layout)
+        return layout
+
+    def _sketch(self, skeleton: Skeleton, layout: _Layout, learn: Learn | None) -> Sketch:
         estimator, v = self._estimator, skeleton.virtual_stages
-        layout = self._layout
-        if layout is None or layout.placements is not skeleton.placements:
-            layout = self._layout = _Layout(estimator, estimator.network.place(skeleton.placements), skeleton)
         book = self._book(v)
         groups = skeleton.micro_batches
         flights = self._in_flight.get((skeleton.pp, groups, v))
@@ -184,6 +270,8 @@ class Sketcher:
             every = strategies(self._layers, 1, v, self._framework)
             book = self._books[v] = RowBook(self._layers, v, every)
             self._index = {key: rows for key, rows in self._index.items() if key[0] != v}
+            for layout in self._layouts.values():
+                layout.sketches = {key: made for key, made in layout.sketches.items() if key[1] != v}
         return book
 
     def _rows(
@@ -194,30 +282,24 @@ class Sketcher:
         flights: Ints,
         grouped: tuple[int, ...],
         learn: Learn | None,
-    ) -> Ints:
+    ) -> Rows:
         """Row numbers by stage; stages of one signature differ by what they hold in flight."""
-        out = np.empty(skeleton.pp, dtype=np.int64)
-        start = 0
-        signatures = layout.signatures
-        while start < skeleton.pp:
-            stop = start + 1
-            while stop < skeleton.pp and signatures[stop] == signatures[start]:
-                stop += 1
-            key = (skeleton.virtual_stages, skeleton.tp, skeleton.dp, skeleton.micro_batch, grouped, signatures[start])
+        out = np.empty(skeleton.pp, dtype=np.int32)
+        for start, stop, signature in layout.runs:
+            key = (skeleton.virtual_stages, skeleton.tp, skeleton.dp, skeleton.micro_batch, grouped, signature)
             known = self._index.get(key)
             if known is None:
                 # 1F1B holds at most P <= L micro-batches, interleaving at most 3 P chunks.
-                known = self._index[key] = np.full(3 * self._layers + 3, -1)
+                known = self._index[key] = np.full(3 * self._layers + 3, -1, dtype=np.int32)
             held = flights[start:stop]
             rows = known[held]
-            missing = held[rows < 0]
+            missing = held[rows < 0] if rows.min() < 0 else held[:0]
             # Evaluating a signature counts itself.
             self._estimator.hits += stop - start - (len(missing) > 0)
             if len(missing):
                 self._add(skeleton, layout, start, np.unique(missing), book, known, grouped, learn)
                 rows = known[held]
             out[start:stop] = rows
-            start = stop
         return out
 
     def _add(
@@ -227,7 +309,7 @@ class Sketcher:
         stage: int,
         missing: Ints,
         book: RowBook,
-        known: Ints,
+        known: Rows,
         grouped: tuple[int, ...],
         learn: Learn | None,
     ) -> None:
@@ -262,6 +344,11 @@ class Sketcher:
             options = self._estimator.recompute_options(skeleton)
             known = self._options[key] = (options, tuple(o.n for o in options if o.kind == "uniform"))
         return known
+
+
+def _sketch_bytes(made: Sketch) -> int:
+    """Roughly what a remembered sketch takes: its own objects and its arrays."""
+    return 700 + made.rows.nbytes + made.p2p_s.nbytes
 
 
 def existing(layers: int, options: tuple[Recompute, ...], virtual_stages: int) -> NDArray[np.bool_]:

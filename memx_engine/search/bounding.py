@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,10 +18,13 @@ from memx_engine.search.counting import count_plans, count_shape
 from memx_engine.search.fitting import BoundColumns, Fitting
 from memx_engine.search.limits import OperatorLimits
 from memx_engine.search.priority import varied_first
-from memx_engine.search.sketch_bounds import sketched_bounds
+from memx_engine.search.sketch_bounds import at_once, sketched_bounds
 
 _KEPT_TABLE_BYTES = 128 << 20
-_AT_ONCE = 64
+_WINDOW = 4096
+"""So many skeletons are sorted by stages: those of one TP and DP, which share rows, stay near each other."""
+_LONGEST_S = 0.03
+"""About how long one step takes, so that progress is told and the operator's wish to stop is heard."""
 _FIRST = 16
 _BOUNDING_SHARE = 0.5
 
@@ -109,16 +113,18 @@ class Bounder:
         known = BoundColumns.unknown(len(skeletons))
         made = _Made([None] * len(skeletons), {})
         out = BoundedSpace(_fitting(skeletons, known, made))
-        step = 1
+        control = self._control
+        waiting = self._batches(skeletons, order, scattered)
         done = 0
-        while done < len(order):
-            control = self._control
+        while waiting:
             if control.cancels() or (control.feasible and control.elapsed_share() > _BOUNDING_SHARE):
                 out.unbounded = len(order) - done
                 break
-            some = order[done : done + step]
+            some = waiting.pop()
             columns = self._some([skeletons[i] for i in some], some, made, out)
-            some = some[: len(columns)]
+            if len(columns) < len(some):
+                waiting.append(some[len(columns) :])
+                some = some[: len(columns)]
             known.put(some, columns)
             k = int(columns.excess_bytes.argmin())
             if out.nearest is None or columns.excess_bytes[k] < out.nearest[1].excess_bytes:
@@ -127,22 +133,43 @@ class Bounder:
             control.feasible += int((columns.excess_bytes <= 0.0).sum())
             control.counts = replace(control.counts, memory=done - control.feasible)
             control.report("bounding", done, len(order))
-            step = 1 if self._sketch is None else min(2 * step, _AT_ONCE)
         out.fitting = _fitting(skeletons, known, made)
         return out
+
+    def _batches(self, skeletons: Sequence[Skeleton], order: Sequence[int], scattered: bool) -> list[list[int]]:
+        """``order`` in steps of skeletons with equally many stages, the first step at the end.
+
+        The first few keep to the order much as it is; scattered, more of them.
+        """
+        if self._sketch is None:
+            return [[i] for i in reversed(order)]
+        out: list[list[int]] = []
+        start, step = 0, 1
+        while start < len(order):
+            alike: dict[tuple[int, int], list[int]] = {}
+            for i in order[start : start + step]:
+                skeleton = skeletons[i]
+                alike.setdefault((skeleton.pp, skeleton.virtual_stages), []).append(i)
+            out += [alike[key] for key in sorted(alike)]
+            start += step
+            step = min(2 * step, _WINDOW) if scattered or start < 2 * _FIRST else _WINDOW
+        return out[::-1]
 
     def _some(
         self, skeletons: Sequence[Skeleton], places: Sequence[int], made: _Made, out: BoundedSpace
     ) -> BoundColumns:
-        """Bounds of the first of them, of all unless the operator stops."""
+        """Bounds of the first of them, at least of one; fewer than all where they take long or the operator stops."""
         if self._sketch is not None:
             sketches: list[Sketch] = []
+            until = time.monotonic() + _LONGEST_S
             for i, skeleton in zip(places, skeletons, strict=True):
-                if sketches and self._control.cancels():
+                if sketches and (time.monotonic() > until or self._control.cancels()):
                     break
                 sketch = made.sketches[i] = self._sketch(skeleton)
                 sketches.append(sketch)
                 out.plans_covered += self._plans(sketch, out)
+                if len(sketches) >= at_once(sketch.book.units, skeleton.pp):
+                    break
             return sketched_bounds(sketches, variance_kind=self._variance_kind)
         every = []
         for i, skeleton in zip(places, skeletons, strict=True):

@@ -8,127 +8,156 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from memx_engine.cost.sketch import Ints, RowBook, Sketch
+from memx_engine.cost.sketch import RowBook, Sketch
 from memx_engine.cost.table import Array
 from memx_engine.search.fitting import BoundColumns
 from memx_engine.search.space import even_split
 
-_MOST_NUMBERS = 2_000_000
+_MOST_NUMBERS = 250_000
 """Numbers of one temporary array; larger batches are cut."""
+
+Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
 class _Batch:
-    """B sketches of P stages in one book, U units; times of the 1F1B form."""
+    """B sketches of P stages in one book, U units; times of the 1F1B form.
 
-    rows: Ints
+    ``factor`` (B, 1), None where no skeleton has one.
+    """
+
+    rows: Places
     capacity: Array
     period_micro_batches: Array
     around_s: Array
     constant_s: Array
-    factor: Array
-    gpus: Array
+    factor: Array | None
+
+    def some(self, at: Places) -> _Batch:
+        if len(at) == len(self.rows):
+            return self
+        return _Batch(
+            self.rows[at],
+            self.capacity[at],
+            self.period_micro_batches[at],
+            self.around_s[at],
+            self.constant_s[at],
+            None if self.factor is None else self.factor[at],
+        )
+
+
+def at_once(units: int, stages: int) -> int:
+    """How many skeletons of so many stages are bounded in one step: their arrays take little memory."""
+    return max(1, _MOST_NUMBERS // (stages * (max(units - stages, 0) + 2)))
 
 
 def sketched_bounds(sketches: Sequence[Sketch], *, variance_kind: str = "bytes") -> BoundColumns:
-    """What :func:`memx_engine.search.bounds.compute_bounds` says of the skeletons' stage tables."""
+    """What :func:`memx_engine.search.bounds.compute_bounds` says of the skeletons' stage tables.
+
+    What nothing needs is left out: the excess of a skeleton that fits (minus infinity), the utilization of one that
+    does not (infinite).
+    """
     out = BoundColumns.unknown(len(sketches))
     alike: dict[tuple[int, int], list[int]] = {}
     for k, sketch in enumerate(sketches):
         alike.setdefault((id(sketch.book), len(sketch.rows)), []).append(k)
     for (_, stages), members in alike.items():
-        book = sketches[members[0]].book
-        step = max(1, _MOST_NUMBERS // (stages * (book.units + 1 + 2 * stages)))
+        step = at_once(sketches[members[0]].book.units, stages)
         for start in range(0, len(members), step):
             at = members[start : start + step]
-            out.put(at, _bound_alike([sketches[k] for k in at], variance_kind))
+            _bound_alike(out, np.array(at), [sketches[k] for k in at], variance_kind)
     return out
 
 
 def _batch(sketches: Sequence[Sketch]) -> _Batch:
-    v = sketches[0].virtual_stages
-    rows = np.stack([s.rows for s in sketches])
-    p2p = np.stack([s.p2p_s for s in sketches])
-    total = p2p.sum(axis=1)
-    fixed = np.array([s.fixed_s for s in sketches])
+    first = sketches[0]
+    v, count, stages = first.virtual_stages, len(sketches), len(first.rows)
+    rows = np.concatenate([s.rows for s in sketches]).reshape(count, stages).astype(np.intp)
+    p2p = np.concatenate([s.p2p_s for s in sketches]).reshape(count, stages - 1)
+    groups, fixed, wrap, factor = np.array(
+        [(s.micro_batches, s.fixed_s, s.wrap_s, s.factor) for s in sketches], dtype=np.float64
+    ).T
     around = np.zeros(rows.shape)
     if v == 1:
         around[:, 1:] += p2p
         around[:, :-1] += p2p
-        constant = 2.0 * total + fixed
+        constant = 2.0 * p2p.sum(axis=1) + fixed
     else:
-        constant = fixed + 2.0 * v * total + 2.0 * (v - 1) * np.array([s.wrap_s for s in sketches])
+        constant = fixed + 2.0 * v * p2p.sum(axis=1) + 2.0 * (v - 1) * wrap
     return _Batch(
         rows=rows,
-        capacity=sketches[0].book.capacity[rows],
-        period_micro_batches=np.array([s.micro_batches * v - 1.0 for s in sketches]),
+        capacity=first.book.capacity[rows],
+        period_micro_batches=groups * v - 1.0,
         around_s=around,
         constant_s=constant,
-        factor=np.array([s.factor for s in sketches]),
-        gpus=np.array([s.gpus for s in sketches]),
+        factor=None if (factor == 1.0).all() else factor[:, None],
     )
 
 
-def _bound_alike(sketches: Sequence[Sketch], variance_kind: str) -> BoundColumns:
+def _bound_alike(out: BoundColumns, places: Places, sketches: Sequence[Sketch], variance_kind: str) -> None:
+    """Bounds of sketches of one book and one number of stages, written to ``places``."""
     book, batch = sketches[0].book, _batch(sketches)
-    units = book.units
-    count, stages = batch.rows.shape
+    stages = batch.rows.shape[1]
     # One unit at least for every other stage.
-    columns = units - stages + 2
-    least = book.columns["least"][batch.rows, :columns]
-    over = least - batch.capacity[:, :, None]
-    out = BoundColumns.unknown(count)
-    out.excess_bytes = _least_maxima(over, units)
-    out.binding_stage = (over[:, :, 1:] == out.excess_bytes[:, None, None]).any(axis=2).argmax(axis=1)
-    out.utilization = _least_maxima(least / batch.capacity[:, :, None], units)
-    at = np.flatnonzero(out.excess_bytes <= 0.0)
-    if len(at):
-        some = _some(batch, at)
-        out.time_s[at] = _least_times(
-            book.columns["time"][some.rows, :columns], book.columns["tail"][some.rows, :columns], some, units
-        )
-        out.peak_bytes[at] = _least_maxima(least[at], units)
-        low, high = least[at][:, :, 1], book.columns["high"][some.rows, columns - 1]
-        if variance_kind == "utilization":
-            low, high = low / some.capacity, high / some.capacity
-        out.variance_bytes2[at] = _least_variances(low, high)
-        _evens(out, at, book, some, variance_kind)
-    return out
+    columns = book.units - stages + 2
+    most = np.minimum(book.most[batch.rows], columns - 1)
+    fits = (most.min(axis=1) >= 1) & (most.sum(axis=1) >= book.units)
+    short = np.flatnonzero(~fits)
+    if len(short):
+        _exceed(out, places[short], book, batch.some(short), columns)
+    at = np.flatnonzero(fits)
+    if not len(at):
+        return
+    places, batch = places[at], batch.some(at)
+    out.excess_bytes[places] = -np.inf
+    one_unit = book.columns["least"][batch.rows, 1]
+    least = _many_units(book, "least", batch, columns)
+    out.utilization[places] = _least_maxima(least / batch.capacity[:, :, None], one_unit / batch.capacity, book.units)
+    out.peak_bytes[places] = _least_maxima(least, one_unit, book.units)
+    out.time_s[places] = _least_times(book, batch, columns)
+    low, high = one_unit, book.columns["high"][batch.rows, columns - 1]
+    if variance_kind == "utilization":
+        low, high = low / batch.capacity, high / batch.capacity
+    out.variance_bytes2[places] = _least_variances(low, high)
+    _evens(out, places, book, batch, variance_kind)
 
 
-def _some(batch: _Batch, at: NDArray[np.intp]) -> _Batch:
-    return _Batch(
-        batch.rows[at],
-        batch.capacity[at],
-        batch.period_micro_batches[at],
-        batch.around_s[at],
-        batch.constant_s[at],
-        batch.factor[at],
-        batch.gpus[at],
-    )
+def _exceed(out: BoundColumns, places: Places, book: RowBook, batch: _Batch, columns: int) -> None:
+    """By how much skeletons that do not fit exceed their memory, and where."""
+    over = _many_units(book, "least", batch, columns) - batch.capacity[:, :, None]
+    excess = _least_maxima(over.copy(), over[:, :, 0], book.units)
+    out.excess_bytes[places] = excess
+    out.binding_stage[places] = (over == excess[:, None, None]).any(axis=2).argmax(axis=1)
 
 
-def _least_times(time_s: Array, tail_s: Array, batch: _Batch, units: int) -> Array:
+def _many_units(book: RowBook, name: str, batch: _Batch, columns: int) -> Array:
+    """(B, P, columns - 1) values of one unit on."""
+    return np.asarray(book.columns[name][batch.rows, 1:columns])
+
+
+def _least_times(book: RowBook, batch: _Batch, columns: int) -> Array:
     """(B,) additive time that no plan falls below; factors other than 1 scale all but transfers, which carry theirs."""
-    factor = batch.factor[:, None, None]
-    time_s = time_s * factor
-    period = _least_maxima(time_s + batch.around_s[:, :, None], units)
-    first = time_s[:, :, 1]
-    total = first.sum(axis=1)
-    spare = units - time_s.shape[1]
-    if spare > 0:
-        with np.errstate(invalid="ignore"):
-            slope = (time_s[:, :, 2:] - first[:, :, None]) / np.arange(1, time_s.shape[2] - 1)
-        total = total + spare * np.nanmin(slope.reshape(len(slope), -1), axis=1)
-    tail = tail_s[:, :, 1:].min(axis=2).max(axis=1) * batch.factor
-    return np.asarray(batch.period_micro_batches * period + total + batch.constant_s + tail)
+    time_s = _many_units(book, "time", batch, columns)
+    first = book.columns["time"][batch.rows, 1]
+    tail = book.least_tail[book.tail_of[batch.rows], columns - 1].max(axis=1)
+    spare = book.units - batch.rows.shape[1]
+    # With one stage fewer than units at least, some stage has a second unit.
+    growth = spare * np.fmin.reduce(book.columns["slope"][batch.rows, columns - 1], axis=1) if spare > 0 else 0.0
+    if batch.factor is not None:
+        time_s = time_s * batch.factor[:, :, None]
+        first = first * batch.factor
+        tail, growth = tail * batch.factor[:, 0], growth * batch.factor[:, 0]
+    time_s += batch.around_s[:, :, None]
+    period = _least_maxima(time_s, first + batch.around_s, book.units)
+    return np.asarray(batch.period_micro_batches * period + first.sum(axis=1) + growth + batch.constant_s + tail)
 
 
-def _least_maxima(values: Array, units: int) -> Array:
-    """(B,) of (B, P, U+1): the least possible maximum over stages, each with at least one unit."""
-    flat = values[:, :, 1:].reshape(len(values), -1)
-    counted = np.partition(flat, units - 1, axis=1)[:, units - 1]
-    return np.asarray(np.maximum(counted, values[:, :, 1].max(axis=1)))
+def _least_maxima(values: Array, one_unit: Array, units: int) -> Array:
+    """(B,) of (B, P, n), of which it spoils the order: the least possible maximum over stages, each with one unit or
+    more, of which ``one_unit`` (B, P) are the values."""
+    flat = values.reshape(len(values), -1)
+    flat.partition(units - 1, axis=1)
+    return np.asarray(np.maximum(flat[:, units - 1], one_unit.max(axis=1)))
 
 
 def _least_variances(low: Array, high: Array) -> Array:
@@ -138,8 +167,13 @@ def _least_variances(low: Array, high: Array) -> Array:
     if not len(at):
         return out
     low, high = low[at], high[at]
-    corners = np.sort(np.concatenate([low, high], axis=1), axis=1)
-    pull = np.clip(corners[:, :, None], low[:, None, :], high[:, None, :]).mean(axis=2) - corners
+    ends = np.concatenate([low, high], axis=1)
+    order = np.argsort(ends, axis=1)
+    corners = np.take_along_axis(ends, order, axis=1)
+    # Between two corners the clipped mean grows with the share of the ranges that hold both.
+    inside = np.cumsum(np.where(order < low.shape[1], 1.0, -1.0), axis=1)[:, :-1]
+    pull = low.mean(axis=1)[:, None] - corners
+    pull[:, 1:] += np.cumsum(inside * np.diff(corners, axis=1), axis=1) / low.shape[1]
     after = (pull <= 0.0).argmax(axis=1)
     before = np.maximum(after - 1, 0)
     k = np.arange(len(at))
@@ -151,34 +185,25 @@ def _least_variances(low: Array, high: Array) -> Array:
     return out
 
 
-def _evens(out: BoundColumns, at: NDArray[np.intp], book: RowBook, batch: _Batch, variance_kind: str) -> None:
-    """The even splits with the lightest recompute that fits, for the rows ``at`` of ``out``."""
-    where = (batch.rows, np.asarray(even_split(book.units, batch.rows.shape[1]))[None, :])
-    possible = (book.even_option[where] >= 0).all(axis=1)
-    time_s = book.columns["even_time"][where] * batch.factor[:, None]
-    memory = book.columns["even_memory"][where]
-    total = (
+def _evens(out: BoundColumns, places: Places, book: RowBook, batch: _Batch, variance_kind: str) -> None:
+    """The even splits with the lightest recompute that fits."""
+    units = np.asarray(even_split(book.units, batch.rows.shape[1]))
+    at = np.flatnonzero((book.even_option[batch.rows, units] >= 0).all(axis=1))
+    places, batch = places[at], batch.some(at)
+    time_s, memory = book.columns["even_time"][batch.rows, units], book.columns["even_memory"][batch.rows, units]
+    tail = book.columns["tail"][batch.rows, units].max(axis=1)
+    if batch.factor is not None:
+        time_s, tail = time_s * batch.factor, tail * batch.factor[:, 0]
+    out.even_time_s[places] = (
         batch.period_micro_batches * (time_s + batch.around_s).max(axis=1)
         + time_s.sum(axis=1)
         + batch.constant_s
-        + (book.columns["tail"][where].max(axis=1) * batch.factor)
+        + tail
     )
     used = memory / batch.capacity
-    by_bytes = _variances(memory)
-
-    def put(column: Array, values: Array) -> None:
-        column[at] = np.where(possible, values, np.inf)
-
-    put(out.even_time_s, total)
-    put(out.even_peak_bytes, memory.max(axis=1))
-    put(out.even_variance, by_bytes if variance_kind == "bytes" else _variances(used))
-    put(out.even_spread_bytes2, by_bytes)
-    put(out.even_worst_fraction, used.max(axis=1))
-    out.even_worst_stage[at] = used.argmax(axis=1)
-
-
-def _variances(values: Array) -> Array:
-    """(B,) variance of (B, P) equally weighted numbers; infinite where one of them is."""
-    with np.errstate(invalid="ignore"):
-        made = ((values - values.mean(axis=1, keepdims=True)) ** 2).mean(axis=1)
-    return np.asarray(np.where(np.isfinite(made), made, np.inf))
+    by_bytes = memory.var(axis=1)
+    out.even_peak_bytes[places] = memory.max(axis=1)
+    out.even_spread_bytes2[places] = by_bytes
+    out.even_variance[places] = by_bytes if variance_kind == "bytes" else used.var(axis=1)
+    out.even_worst_stage[places] = worst = used.argmax(axis=1)
+    out.even_worst_fraction[places] = used[np.arange(len(used)), worst]
