@@ -195,6 +195,7 @@ def _certificate(certificate: Certificate) -> Document:
         "optimal": certificate.optimal,
         "event_gap": certificate.event_gap,
         "rescored": certificate.rescored,
+        "event_lower_bound": certificate.event_lower_bound,
     }
 
 

@@ -301,6 +301,7 @@ def _certificate_document(certificate: Certificate | None) -> dict[str, Any] | N
         "optimal": certificate.optimal,
         "event_gap": _finite_or_none(certificate.event_gap, "event_gap"),
         "rescored": certificate.rescored,
+        "event_lower_bound": _finite_or_none(certificate.event_lower_bound, "event_lower_bound"),
     }
 
 

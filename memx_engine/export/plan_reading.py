@@ -375,4 +375,5 @@ def read_certificate(node: Node | None) -> Certificate | None:
         optimal=node.flag("optimal", False),
         event_gap=optional("event_gap"),
         rescored=node.integer("rescored", low=0, high=_MOST),
+        event_lower_bound=optional("event_lower_bound"),
     )

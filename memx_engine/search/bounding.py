@@ -12,7 +12,7 @@ import numpy as np
 from memx_engine.cost.sketch import Sketch
 from memx_engine.cost.table import Estimator, StageTable
 from memx_engine.plan import Recompute, Skeleton
-from memx_engine.search.bounds import Bounds, EvenPlan, compute_bounds
+from memx_engine.search.bounds import Bounds, compute_bounds
 from memx_engine.search.control import Control
 from memx_engine.search.counting import count_plans, count_shape
 from memx_engine.search.fitting import BoundColumns, Fitting
@@ -67,10 +67,10 @@ class BoundedSpace:
 
 @dataclass
 class _Made:
-    """By number of the skeleton: what it was bounded by, and the even split of those with a table of their own."""
+    """By number of the skeleton: what it was bounded by, and the bounds of those with a table of their own."""
 
     sketches: list[Sketch | None]
-    evens: dict[int, EvenPlan | None]
+    own: dict[int, Bounds]
 
 
 class Bounder:
@@ -182,7 +182,7 @@ class Bounder:
                 max_layer_difference=self._limits.max_layer_difference,
             )
             every.append(self._limits.bounds_within(bounds))
-            made.evens[i] = every[-1].even
+            made.own[i] = every[-1]
         return BoundColumns.of(every)
 
     def _plans(self, sketch: Sketch, out: BoundedSpace) -> int:
@@ -199,12 +199,13 @@ class Bounder:
 def _fitting(skeletons: Sequence[Skeleton], known: BoundColumns, made: _Made) -> Fitting:
     at = np.flatnonzero(known.excess_bytes <= 0.0)
     places = at.tolist()
-    evens = {k: even for k, i in enumerate(places) if (even := made.evens.get(i)) is not None}
+    own = {k: bounds for k, i in enumerate(places) if (bounds := made.own.get(i)) is not None}
     return Fitting(
         **{name: values[at] for name, values in known.columns().items()},
         skeletons=[skeletons[i] for i in places],
         sketches=[made.sketches[i] for i in places],
-        own_evens=evens,
+        own_evens={k: bounds.even for k, bounds in own.items() if bounds.even is not None},
+        own_events={k: bounds.events for k, bounds in own.items() if bounds.events is not None},
     )
 
 

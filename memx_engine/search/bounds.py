@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from memx_engine.cost.table import StageTable
 from memx_engine.plan import Recompute
+from memx_engine.search.event_times import EventTimes, StageRows
 from memx_engine.search.space import even_split
 
 Array = NDArray[np.float64]
@@ -56,6 +57,7 @@ class Bounds:
         utilization: The least possible highest memory / capacity. time_s, peak_bytes, variance_bytes2: No plan of the
             skeleton that fits is better in any of them (infinite where none fits); time by the additive form.
         even: The even split with the lightest recompute that fits; None where it does not fit.
+        events: What holds of event times; None where nothing fits, or where a sketch says it.
     """
 
     excess_bytes: float
@@ -65,6 +67,7 @@ class Bounds:
     peak_bytes: float
     variance_bytes2: float
     even: EvenPlan | None
+    events: EventTimes | None = None
 
     @property
     def fits(self) -> bool:
@@ -152,7 +155,7 @@ def compute_bounds(table: StageTable, *, one_recompute: bool = False, variance_k
         one_recompute: Every stage must use the same strategy (one setting for the whole job).
         variance_kind: Of bytes, or of utilization (memory / capacity).
     """
-    units = table.virtual_stages
+    units, given = table.virtual_stages, table
     table = as_1f1b(table)
     capacity = table.capacity_bytes[:, None]
     # One layer at least for every other stage.
@@ -182,7 +185,17 @@ def compute_bounds(table: StageTable, *, one_recompute: bool = False, variance_k
     scale = table.whole_bytes if variance_kind == "utilization" else np.ones(table.stages)
     variance = _least_variance(least[:, 1] / scale, highest / scale, table.gpus)
     even = _even(table, fits, one_recompute, units, variance_kind)
-    return Bounds(excess, binding, utilization, time_s, peak, variance, even)
+    rows = StageRows(
+        time[None],
+        table.tail_s[None, :, :columns],
+        np.asarray(given.p2p_s)[None],
+        np.array([given.wrap_s]),
+        np.array([given.fixed_s]),
+        np.array([float(given.micro_batches)]),
+        units,
+        table.layers,
+    )
+    return Bounds(excess, binding, utilization, time_s, peak, variance, even, EventTimes.of(rows))
 
 
 def _even(

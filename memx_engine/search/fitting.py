@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from memx_engine.cost.sketch import Ints, Sketch
 from memx_engine.plan import FULL, Recompute, Skeleton
 from memx_engine.search.bounds import Array, Bounds, EvenPlan, PlanFigures
+from memx_engine.search.event_times import EventTimes
 from memx_engine.search.space import even_split
 
 
@@ -106,12 +107,13 @@ class Fitting(BoundColumns):
 
     Attributes:
         skeletons, sketches: (n,) the sketch that each was bounded by; None where its own table was.
-        own_evens: Even splits of the latter, by number.
+        own_evens, own_events: Even splits, and what holds of the event times, of the latter by number.
     """
 
     skeletons: list[Skeleton]
     sketches: list[Sketch | None]
     own_evens: dict[int, EvenPlan]
+    own_events: dict[int, EventTimes]
 
     def even(self, i: int) -> EvenPlan | None:
         """The even split of skeleton ``i`` with the lightest recompute that fits; None where it does not fit."""

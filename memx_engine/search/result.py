@@ -101,6 +101,8 @@ class Certificate:
         optimal: No 1F1B plan of the searched space has a better additive Phi, and the plan shown first is 1F1B;
             interleaved plans are ranked by events and never certified.
         event_gap: Gap of the shown answer against event time's own lower bound.
+        event_lower_bound: No plan of the searched space, 1F1B or interleaved, has less Phi by events; None where some
+            were not looked at.
         rescored: How many skeleton optima were ordered by event time.
     """
 
@@ -111,6 +113,7 @@ class Certificate:
     optimal: bool
     event_gap: float | None
     rescored: int
+    event_lower_bound: float | None = None
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from memx_engine.inputs.model import TransformerSpec
 from memx_engine.search.bounding import BoundedSpace, Bounder, Tables
 from memx_engine.search.control import Control, Progress, Stop
 from memx_engine.search.diagnose import no_feasible_plan
+from memx_engine.search.event_bound import event_lower_bound
 from memx_engine.search.fitting import Fitting
 from memx_engine.search.limit_checks import checked_limits
 from memx_engine.search.limits import limited
@@ -188,6 +189,9 @@ class _Search:
                 ranking.plans,
                 unsolved_phi=solver.unsolved_phi,
                 complete=not bounded.unbounded,
+                event_lower_bound=None
+                if bounded.unbounded
+                else event_lower_bound(bounded.fitting, objective, solver.found),
             ),
             table=ranking.table,
             plans=ranking.plans,

@@ -17,6 +17,7 @@ def certificate(
     *,
     unsolved_phi: float,
     complete: bool,
+    event_lower_bound: float | None,
 ) -> Certificate:
     """The certificate of the plans ``found``, of which ``head`` is shown.
 
@@ -26,6 +27,7 @@ def certificate(
     Args:
         unsolved_phi: The least bound of the skeletons that were looked at but not solved.
         complete: Every skeleton of the space was looked at; nothing is known otherwise.
+        event_lower_bound: What is proven of Phi by events over the whole space.
     """
     solved = [a for a in found if a.plain] or found
     best = min(a.phi for a in solved)
@@ -43,6 +45,7 @@ def certificate(
         optimal=known and lower >= best * (1.0 - 1e-9) and shown.plan.skeleton.virtual_stages == 1,
         event_gap=max(0.0, 1.0 - least / shown.phi),
         rescored=len(head),
+        event_lower_bound=event_lower_bound,
     )
 
 

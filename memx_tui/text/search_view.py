@@ -236,6 +236,10 @@ def certificate_words(result: SearchResult) -> str:
     """How far from optimal the answer can be, in words."""
     certificate = result.certificate
     rescored = f"{certificate.rescored} skeleton{'s' if certificate.rescored != 1 else ''} ordered by event simulation"
+    bound = certificate.event_lower_bound
+    if bound is not None:
+        lower = max(0.0, 1.0 - bound / result.plans[0].phi)
+        rescored += f", by which no plan searched, interleaved ones included, has a Φ more than {lower:.1%} lower"
     if certificate.optimal:
         return f"proven optimal over everything searched (for the {certificate.objective} time); {rescored}"
     if certificate.gap is None:

@@ -108,6 +108,7 @@ def test_search_document_has_the_fixed_keys() -> None:
         "optimal",
         "event_gap",
         "rescored",
+        "event_lower_bound",
     }
     assert search["space"]["tp"] == [1, 2, 4, 8]
     assert document["baselines"] == []
