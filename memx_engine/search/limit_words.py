@@ -44,12 +44,16 @@ def _words(values: Sequence[str]) -> list[str]:
 
 
 def _target(word: str) -> int | str:
-    return int(word) if word.isdigit() else word
+    return int(word) if _is_number(word) else word
+
+
+def _is_number(word: str) -> bool:
+    return word.isascii() and word.isdigit() and len(word) < 10
 
 
 def _layer_pin(word: str) -> tuple[int | str, int]:
     target, _, layers = word.rpartition(":")
-    if not target or not layers.isdigit():
+    if not target or not _is_number(layers):
         raise InputError(f"{word!r} is not a stage or GPU type and its layers", where="--pin-layers", hint=_LAYERS)
     return _target(target), int(layers)
 
