@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from memx_engine.errors import InputError, NoFeasiblePlanError
+from memx_engine.errors import CancelledError, InputError, NoFeasiblePlanError
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Job
 from memx_engine.inputs.job_file import resolve_job
@@ -167,16 +167,25 @@ def per_token(objective: Objective, tokens: int, other_tokens: int) -> Objective
     return replace(objective, references=scaled)
 
 
-def search_variants(variants: Sequence[Variant], options: SearchOptions, search_one: SearchOne) -> FreeSearch:
+def search_variants(
+    variants: Sequence[Variant],
+    options: SearchOptions,
+    search_one: SearchOne,
+    *,
+    should_stop: Callable[[], bool] | None = None,
+) -> FreeSearch:
     """Search every variant; the first in which anything fits gives weights and references of all.
 
     A time limit is shared out evenly. An objective in ``options`` is taken as that of the first variant's work.
 
     Args:
         search_one: Searches one model and job.
+        should_stop: Asked after each variant; True ends with those that are done. Without it whatever ``search_one``
+            raises when it is stopped goes on to the caller.
 
     Raises:
         NoFeasiblePlanError: Nothing fits in any variant; the first one's error.
+        CancelledError: Stopped before any plan was found.
     """
     limit = options.time_limit_s
     options = replace(options, time_limit_s=None if limit is None else limit / len(variants))
@@ -193,8 +202,14 @@ def search_variants(variants: Sequence[Variant], options: SearchOptions, search_
             first_error = first_error or error
             out.append(Searched(variant, None, error.message))
             continue
+        except CancelledError:
+            if should_stop is None or known is None:
+                raise
+            break
         known = known or (result.objective, variant.tokens)
         out.append(Searched(variant, result))
+        if should_stop is not None and should_stop():
+            break
     found = [(s.result.plans[0].phi, i) for i, s in enumerate(out) if s.result is not None]
     if not found:
         assert first_error is not None, "every variant has failed"
