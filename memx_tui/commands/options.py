@@ -6,12 +6,14 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from memx_engine import InputError, OutputError
+from memx_tui.size_words import parse_amounts, parse_sizes
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -22,7 +24,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
 DEFAULT_THREADS = 2
-_MAX_SIZE = 1_000_000
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -42,37 +43,25 @@ class FiniteRange(click.FloatRange):
         return number
 
 
-def sizes(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    """A comma-separated list of whole numbers of at least one, as a tuple without repeats."""
+def _list(
+    parse: Callable[[str], tuple[int, ...]], ctx: click.Context, param: click.Parameter, value: str | None
+) -> tuple[int, ...] | None:
     if value is None:
         return None
     try:
-        numbers = tuple(int(word) for word in value.split(","))
-    except ValueError:
-        numbers = ()
-    if not numbers or min(numbers) < 1 or max(numbers) > _MAX_SIZE:
-        raise click.BadParameter(f"{value!r} is not a list of whole numbers of at least 1, such as 1,2,4", ctx, param)
-    return tuple(dict.fromkeys(numbers))
-
-
-def amounts(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
-    """A comma-separated list of whole numbers without repeats; what they may be is checked where they are used."""
-    if value is None:
-        return None
-    try:
-        return tuple(dict.fromkeys(int(word) for word in value.split(",")))
-    except ValueError:
-        raise click.BadParameter(f"{value!r} is not a list of whole numbers, such as 256,512", ctx, param) from None
+        return parse(value)
+    except InputError as error:
+        raise click.BadParameter(error.message, ctx, param) from None
 
 
 def sizes_option(flag: str, text: str) -> Callable[[F], F]:
     """An option that takes a list of sizes."""
-    return click.option(flag, callback=sizes, metavar="N,N..", help=text)
+    return click.option(flag, callback=partial(_list, parse_sizes), metavar="N,N..", help=text)
 
 
 def amounts_option(flag: str, text: str) -> Callable[[F], F]:
     """An option that takes a list of numbers."""
-    return click.option(flag, callback=amounts, metavar="N[,N..]", help=text)
+    return click.option(flag, callback=partial(_list, parse_amounts), metavar="N[,N..]", help=text)
 
 
 def _samples(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
