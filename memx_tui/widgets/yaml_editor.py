@@ -7,8 +7,11 @@ from collections.abc import Collection
 from typing import ClassVar
 
 from rich.text import Text
+from textual.events import Key
 from textual.reactive import reactive
 from textual.widgets import TextArea
+
+from memx_tui.widgets.quiet import take_in_order
 
 _KEY = re.compile(r"^(\s*(?:- )?)([\w.\-]+)(?=:)")
 _COMMENT = re.compile(r"(^|\s)#.*$")
@@ -34,6 +37,9 @@ class YamlEditor(TextArea):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's own parameter name
         super().__init__("", id=id, soft_wrap=False, show_line_numbers=True, tab_behavior="focus", theme="css")
         self._bad: frozenset[int] = frozenset()
+
+    async def _on_key(self, event: Key) -> None:
+        await take_in_order(self, event)
 
     def show(self, text: str, bad_lines: Collection[int]) -> None:
         """Set text and marked lines (from 1); the cursor stays on its line."""
