@@ -130,6 +130,7 @@ if TYPE_CHECKING:
     from memx_engine.search.gap import Gap as Gap
     from memx_engine.search.gap import gap_by_certificate as gap_by_certificate
     from memx_engine.search.implied import dp_choices as dp_choices
+    from memx_engine.search.limit_checks import checked_limits as checked_limits
     from memx_engine.search.limit_words import parse_limits as parse_limits
     from memx_engine.search.limits import OperatorLimits as OperatorLimits
     from memx_engine.search.objective import Objective as Objective
@@ -237,6 +238,7 @@ _HOMES = {
     "search.explain": ("Explanation", "PlanRequest", "Reason", "explain_plan", "explain_request"),
     "search.gap": ("Gap", "gap_by_certificate"),
     "search.implied": ("dp_choices",),
+    "search.limit_checks": ("checked_limits",),
     "search.limit_words": ("parse_limits",),
     "search.limits": ("OperatorLimits",),
     "search.objective": ("Objective", "References", "Weights", "parse_weights"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from memx_tui.job_form import SPECS, WEIGHTS
+from memx_tui.limit_form import LIMIT_FORM
 from memx_tui.profile_form import FORM
 
 PROFILE_FIELDS = {
@@ -40,6 +41,8 @@ JOB_FIELDS = {
     "--dp": "dp_sizes",
 }
 """Flag to the key of its field in the Cluster screen's training pane."""
+LIMIT_FIELDS = {spec.flag: key for key, spec in LIMIT_FORM.items() if spec.flag not in JOB_FIELDS}
+"""Flag to the key of its field in the dialog of limits."""
 
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
@@ -50,24 +53,26 @@ def field_of(flag: str) -> tuple[str, str] | None:
         return FORM[PROFILE_FIELDS[flag]].label, "2 Profile, o"
     if flag in JOB_FIELDS:
         return SPECS[JOB_FIELDS[flag]].label, "1 Cluster, training"
+    if flag in LIMIT_FIELDS:
+        return LIMIT_FORM[LIMIT_FIELDS[flag]].label, "3 Plans, l"
     return (WEIGHTS.label, "1 Cluster, training") if flag == "--weights" else None
 
 
-def in_fields(text: str) -> str:
+def in_fields(text: str, *, places: bool = True) -> str:
     """``text`` with every flag that has a field replaced by the field's name; where the fields are is said once.
 
     ``name a Python with --python`` becomes ``name a Python with "python" (2 Profile, o)``. What resumes on the command
-    line is a key here.
+    line is a key here. ``places``: whether to say where.
     """
-    places: list[str] = []
+    where: list[str] = []
 
     def named(found: re.Match[str]) -> str:
         field = field_of(found[0])
         if field is None:
             return found[0]
         label, place = field
-        places.append(place)
+        where.append(place)
         return f'"{label}"'
 
     changed = _FLAG.sub(named, text.replace("the same command with --resume", "r on 2 Profile"))
-    return f"{changed} ({'; '.join(dict.fromkeys(places))})" if places else changed
+    return f"{changed} ({'; '.join(dict.fromkeys(where))})" if where and places else changed

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from textual.message import Message
 
 from memx_tui.columns import PlanColumns
 from memx_tui.ground import stored_estimator
+from memx_tui.limit_form import variants_of
 from memx_tui.messages import (
     JobFailed,
     RequestExplained,
@@ -25,7 +27,17 @@ from memx_tui.messages import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from memx_engine import Cluster, Job, PlanRequest, SearchOptions, SearchProgress, SearchResult, TransformerSpec
+    from memx_engine import (
+        Cluster,
+        Estimator,
+        FreeSearch,
+        Job,
+        PlanRequest,
+        SearchOptions,
+        SearchProgress,
+        SearchResult,
+        TransformerSpec,
+    )
 
 Post = Callable[[Message], object]
 log = logging.getLogger(__name__)
@@ -43,13 +55,81 @@ def run_search(
     folder: Path,
     post: Post,
     stop: threading.Event,
+    free: Mapping[str, tuple[int, ...]] | None = None,
 ) -> None:
     """Search and post the outcome; ``stop`` ends it cooperatively, keeping the plans found so far.
 
-    What the workspace ``folder`` holds corrects the predictions; without one they are first principles.
+    What the workspace ``folder`` holds corrects the predictions; without one they are first principles. ``free``:
+    values to choose from, by the names of :data:`memx_tui.limit_form.FREE_FIELDS`.
     """
-    from memx_engine import Calibrated, CancelledError, SearchOptions, search_plans
+    from memx_engine import Calibrated, CancelledError, SearchOptions
 
+    try:
+        estimator = stored_estimator(cluster, model, job, folder)
+        chosen = options or SearchOptions()
+        found = None
+        if free:
+            found = _search_free(cluster, model, job, chosen, estimator, free, post, stop)
+            result = found.result
+        else:
+            result = _search(cluster, model, job, chosen, estimator, _reporter(post), stop)
+        if isinstance(estimator, Calibrated):
+            estimator.remember()
+        if found is not None and len(found.searched) == 1:
+            found = None
+        post(SearchFinished(result, PlanColumns.of(result.table), inputs, found))
+    except CancelledError:
+        post(SearchCancelled())
+    except Exception as error:  # the edge between engine and screen: whatever it raises is logged and shown
+        log.exception("search failed")
+        post(JobFailed(error, "searching for plans"))
+
+
+def _search_free(
+    cluster: Cluster,
+    model: TransformerSpec,
+    job: Job,
+    options: SearchOptions,
+    estimator: Estimator | None,
+    free: Mapping[str, tuple[int, ...]],
+    post: Post,
+    stop: threading.Event,
+) -> FreeSearch:
+    """Search every combination of the values that are free."""
+    from memx_engine import search_variants
+
+    variants = variants_of(cluster, model, job, free)
+    at = 0
+
+    def one(other: TransformerSpec, its_job: Job, chosen: SearchOptions) -> SearchResult:
+        nonlocal at
+        at += 1
+        own = None if estimator is None else estimator.derive(cluster, other, its_job)
+        part = f"{at} of {len(variants)}: " if len(variants) > 1 else ""
+        return _search(cluster, other, its_job, chosen, own, _reporter(post, part), stop)
+
+    return search_variants(variants, options, one, should_stop=stop.is_set)
+
+
+def _search(
+    cluster: Cluster,
+    model: TransformerSpec,
+    job: Job,
+    options: SearchOptions,
+    estimator: Estimator | None,
+    report: Callable[[SearchProgress], None],
+    stop: threading.Event,
+) -> SearchResult:
+    from memx_engine import search_plans
+
+    result: SearchResult = search_plans(
+        cluster, model, job, options=options, estimator=estimator, on_progress=report, should_stop=stop.is_set
+    )
+    return result
+
+
+def _reporter(post: Post, part: str = "") -> Callable[[SearchProgress], None]:
+    """Posts what a search reports, not more often than is read; ``part``: which of several searches it is."""
     last = 0.0
 
     def report(progress: SearchProgress) -> None:
@@ -57,27 +137,9 @@ def run_search(
         now = time.monotonic()
         if now - last >= REPORT_EVERY_S:
             last = now
-            post(SearchProgressed(progress))
+            post(SearchProgressed(replace(progress, phase=part + progress.phase) if part else progress))
 
-    try:
-        estimator = stored_estimator(cluster, model, job, folder)
-        result = search_plans(
-            cluster,
-            model,
-            job,
-            options=options or SearchOptions(),
-            estimator=estimator,
-            on_progress=report,
-            should_stop=stop.is_set,
-        )
-        if isinstance(estimator, Calibrated):
-            estimator.remember()
-        post(SearchFinished(result, PlanColumns.of(result.table), inputs))
-    except CancelledError:
-        post(SearchCancelled())
-    except Exception as error:  # the edge between engine and screen: whatever it raises is logged and shown
-        log.exception("search failed")
-        post(JobFailed(error, "searching for plans"))
+    return report
 
 
 def run_explain(

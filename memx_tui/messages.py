@@ -10,6 +10,7 @@ from textual.message import Message
 if TYPE_CHECKING:
     from memx_engine import (
         Explanation,
+        FreeSearch,
         Learned,
         ProfileProgress,
         ProfileResult,
@@ -33,11 +34,15 @@ class SearchProgressed(Message):
 
 @dataclass
 class SearchFinished(Message):
-    """A search ended with plans; ``inputs`` names what it was computed from."""
+    """A search ended with plans; ``inputs`` names what it was computed from.
+
+    ``free``: the searches of all combinations of free values, of which ``result`` is the best; None where one was.
+    """
 
     result: SearchResult
     columns: PlanColumns
     inputs: tuple[object, ...]
+    free: FreeSearch | None = None
 
 
 @dataclass

@@ -6,14 +6,17 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import numpy as np
+from rich.cells import cell_len
 
 from memx_tui.columns import PlanColumns
+from memx_tui.field_words import in_fields
 from memx_tui.filter import Filter
 from memx_tui.session import Session
 from memx_tui.text import numbers
+from memx_tui.text.search_view import limits_words
 
 if TYPE_CHECKING:
-    from memx_engine import Estimate
+    from memx_engine import Estimate, SearchResult
 
 LARGE_FIRST = frozenset({"tokens"})
 """Columns whose first sort puts the largest on top."""
@@ -42,19 +45,37 @@ def empty_words(session: Session, chosen: Filter) -> list[str]:
     if session.searching:
         return ["Searching; the plans appear here when it ends.", "ctrl+c cancels and keeps the best so far."]
     if session.failure is not None:
-        message = getattr(session.failure, "message", "") or str(session.failure)
-        hint = getattr(session.failure, "hint", "")
+        message = in_fields(getattr(session.failure, "message", "") or str(session.failure))
+        hint = in_fields(getattr(session.failure, "hint", ""))
         return [
             "No plan to show.",
             *_lines(message),
             *_lines(hint),
-            "m changes the model, 1 cluster and job; r searches again.",
+            "m changes the model, l the limits, 1 cluster and job; r searches again.",
         ]
     if session.cluster is None:
         return ["No cluster yet.", "1 opens the Cluster screen: take a sample or open a file."]
     if session.model is None:
         return ["No model yet.", "m chooses one; batch, sequence and weights are on screen 1."]
     return ["Ready.", "r searches for plans."]
+
+
+def within_words(session: Session, room: int) -> list[str]:
+    """What the plans shown keep, for the title of the table: in full where ``room`` cells are enough, else how many."""
+    limits = kept_words(session.result) if session.result is not None else []
+    if not limits:
+        return []
+    full = f"within {'; '.join(limits)}"
+    if cell_len(full) <= room:
+        return [full]
+    return [f"within {len(limits)} limit{'s' if len(limits) > 1 else ''} (l)"]
+
+
+def kept_words(result: SearchResult) -> list[str]:
+    """The limits that every plan of ``result`` keeps, in words, one for each kind."""
+    words = limits_words(result.limits)
+    spread = ["spread of memory / capacity"] if result.objective.variance_kind == "utilization" else []
+    return [*(words.split("; ") if words else []), *spread]
 
 
 def _lines(text: str, width: int = 74) -> list[str]:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from memx_engine import MemxError
+from memx_engine import InputError, MemxError
+from memx_tui.limit_form import LIMIT_FORM, form_texts, read_form
 from memx_tui.session import AXES, NEW_CLUSTER, SORT_KEYS, Change, Session, ViewOptions
 from memx_tui.session_file import SessionState, save_session
 
@@ -61,6 +62,7 @@ def restore(session: Session, state: SessionState) -> list[MemxError]:
     if session.options is None and state.weights != "auto":
         weights = attempt(parse_weights, state.weights)
         session.options = SearchOptions(weights=weights) if weights is not None else None
+    _restore_limits(session, state, problems)
     session.view = ViewOptions(
         sort=state.sort if state.sort in SORT_KEYS else "rank",
         descending=state.descending,
@@ -93,6 +95,18 @@ def _restore_draft(session: Session, state: SessionState, flagged: bool) -> None
         return
 
 
+def _restore_limits(session: Session, state: SessionState, problems: list[MemxError]) -> None:
+    """What every plan keeps; a limit that cannot be read any more is told and left out."""
+    if not state.limits:
+        return
+    asked, wrong = read_form(state.limits)
+    problems += [
+        InputError(f"{LIMIT_FORM[key].label}: {error.message}", hint="the limit is left out")
+        for key, error in wrong.items()
+    ]
+    session.options, session.free = asked.options(session.options), dict(asked.free)
+
+
 def _restore_profile(session: Session, state: SessionState, problems: list[MemxError]) -> None:
     """How to profile; what belongs to one cluster comes back with that cluster only, and a flag wins."""
     from memx_tui.profile_form import settings_of
@@ -121,6 +135,7 @@ def capture(session: Session, theme: str | None) -> SessionState:
         job_file=session.job_file,
         job={key: value for key, value in session.job_overrides.items() if value is not None},
         weights=weights_text(session.options.weights if session.options else None),
+        limits=form_texts(session.options, session.free),
         screen=session.mode,
         sort=view.sort,
         descending=view.descending,

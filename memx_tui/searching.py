@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from textual.timer import Timer
 
     from memx_engine import PlanRequest, SearchResult
+    from memx_tui.limit_form import Asked
 
 
 TICK_S = 1.0
@@ -30,6 +31,8 @@ class SearchingApp(ProfilingApp):
 
     _stop_search: threading.Event | None = None
     _stop_sensitivity: threading.Event | None = None
+    _search_again = False
+    """The running search is stopped because another one is wanted."""
     _waiting: Timer | None = None
 
     def start_search(self) -> None:
@@ -62,8 +65,20 @@ class SearchingApp(ProfilingApp):
                 self.workspace_folder(),
                 self.post_message,
                 self._stop_search,
+                session.free,
             )
         )
+
+    def search_within(self, asked: Asked) -> None:
+        """Search again within other limits."""
+        session = self.session
+        session.options, session.free = asked.options(session.options), dict(asked.free)
+        self.publish("job")
+        if session.searching:
+            self._search_again = True
+            self.cancel_search()
+        elif session.ready:
+            self.start_search()
 
     def _still_waiting(self) -> None:
         """Nothing is reported while the predictor is trained: the clock shows that it goes on."""
@@ -89,18 +104,23 @@ class SearchingApp(ProfilingApp):
 
     def on_search_finished(self, event: SearchFinished) -> None:
         self.search_ended()
-        self.session.accept(event.result, event.columns, event.inputs)
+        self.session.accept(event.result, event.columns, event.inputs, event.free)
         self.publish("result")
 
     def on_search_cancelled(self, event: SearchCancelled) -> None:
+        again = self._search_again
         self.search_ended()
         self.publish("search")
-        self.say("search cancelled before any plan was found")
+        if not again:
+            self.say("search cancelled before any plan was found")
 
     def search_ended(self) -> None:
         """No search runs any more."""
         self.session.searching, self.session.progress = False, None
         self._stop_search = None
+        if self._search_again:
+            self._search_again = False
+            self.call_later(self.start_search)
 
     def explain(self, request: PlanRequest, asker: MessagePump) -> None:
         """Judge a plan in a thread; the answer is posted to ``asker``."""
@@ -112,11 +132,14 @@ class SearchingApp(ProfilingApp):
             return
         assert session.cluster is not None and session.model is not None
         known = session.result if session.result is not None and not session.stale else None
+        cluster, model = session.cluster, session.model
+        if known is not None:  # of free values, or without some nodes, it is that search which is asked about
+            cluster, model, job = known.cluster, known.model, known.job
         self._explain(
             partial(
                 jobs.run_explain,
-                session.cluster,
-                session.model,
+                cluster,
+                model,
                 job,
                 request,
                 known,

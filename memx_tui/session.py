@@ -11,6 +11,7 @@ from memx_tui.profile_state import ProfileState
 if TYPE_CHECKING:
     from memx_engine import (
         Cluster,
+        FreeSearch,
         Job,
         Plan,
         RankedPlan,
@@ -67,6 +68,10 @@ class Session:
         draft, draft_source: The text of that file as it stands, and where it came from ("": nowhere yet); the session
             file keeps both. draft_aside: The same of the last session's, while the command line names another cluster.
         job_file, job_overrides: As for the command line; the overrides win.
+        options: Weights, limits and the like; None for the defaults. free: Values of the job and the model to choose
+            from, by the names of their fields in :mod:`memx_tui.limit_form`.
+        limit_draft: What was typed as limits and not searched with, None where nothing was.
+        free_search: The searches of every combination of free values, ``result`` being one; None where one was made.
         result_inputs: Fingerprints of the inputs that ``result`` was computed from.
         progress: Last report of a running search; None when none runs. search_began_s: When it started, on the
             monotonic clock. search_learns: It starts with measurements, on which a predictor may have to be trained.
@@ -88,8 +93,11 @@ class Session:
     job_file: str | None = None
     job_overrides: dict[str, Any] = field(default_factory=dict)
     options: SearchOptions | None = None
+    free: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    limit_draft: dict[str, str] | None = None
     result: SearchResult | None = None
     columns: PlanColumns | None = None
+    free_search: FreeSearch | None = None
     result_inputs: tuple[object, ...] = ()
     progress: SearchProgress | None = None
     searching: bool = False
@@ -135,6 +143,7 @@ class Session:
             self.job_file,
             tuple(sorted((key, str(value)) for key, value in self.job_overrides.items())),
             self.options,
+            tuple(sorted(self.free.items())),
             self.profile.settings.folder,
             self.profile.version,
         )
@@ -154,12 +163,19 @@ class Session:
         """Cluster and model by name."""
         return f"{self.cluster.name if self.cluster else ''}, {self.model.name if self.model else ''}"
 
-    def accept(self, result: SearchResult, columns: PlanColumns, inputs: tuple[object, ...]) -> None:
+    def accept(
+        self,
+        result: SearchResult,
+        columns: PlanColumns,
+        inputs: tuple[object, ...],
+        free_search: FreeSearch | None = None,
+    ) -> None:
         """Take over a finished search; marks follow their plans into the new ranking and are dropped with them."""
         wanted = dict(self.pending_marks)
         if self.result is not None:
             wanted |= {letter: plan_key(self.result.table.plans[row]) for letter, row in self.marks.items()}
         self.result, self.columns, self.result_inputs = result, columns, inputs
+        self.free_search = free_search
         self.failure = None
         self._details = {}
         self.marks = {}

@@ -28,6 +28,7 @@ class SessionState:
         job_file: Path of a job file.
         job: What was set on the job form, by the name of the job's field; fields left at their default are absent.
         weights: The weights in words: ``auto``, a profile, or ``T,M,V``.
+        limits: What every plan keeps, by the fields of the dialog as the operator would type them.
         screen: ``cluster``, ``plans`` or ``compare``.
         sort, descending, filter, fits_only, frontier_only, axes: How the plans were looked at.
         marks: Letter to the key that names a plan.
@@ -42,6 +43,7 @@ class SessionState:
     job_file: str | None = None
     job: Mapping[str, JobValue] = field(default_factory=dict)
     weights: str = "auto"
+    limits: Mapping[str, str] = field(default_factory=dict)
     screen: str = ""
     sort: str = "rank"
     descending: bool = False
@@ -150,7 +152,7 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
     **dict.fromkeys(("descending", "fits_only", "frontier_only"), _is_flag),
     **dict.fromkeys(("theme", "job_file"), _is_text_or_none),
     "recent": _is_texts,
-    **dict.fromkeys(("marks", "profile"), _is_words),
+    **dict.fromkeys(("marks", "profile", "limits"), _is_words),
     "job": _is_job,
 }
 

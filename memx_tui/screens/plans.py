@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
+from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -16,9 +17,9 @@ from textual.widgets import Input
 from memx_engine import RankedPlan
 from memx_tui.filter import TIGHT_FRACTION, Filter, parse_filter
 from memx_tui.palette import SORT_WORDS
-from memx_tui.plan_list import LARGE_FIRST, chosen_words, empty_words, fit_word, sort_order
-from memx_tui.screens.base import ModeScreen
+from memx_tui.plan_list import LARGE_FIRST, chosen_words, empty_words, fit_word, sort_order, within_words
 from memx_tui.screens.pick import Item, PickDialog
+from memx_tui.screens.plans_asking import PlansAsking
 from memx_tui.screens.plans_keys import PLANS_BINDINGS
 from memx_tui.session import AXES, SORT_KEYS, Change
 from memx_tui.status import new_measurements_words
@@ -35,7 +36,7 @@ DEBOUNCE_S = 0.05
 LOWER_PANES = ("memory-pane", "pareto-pane", "why-pane")
 
 
-class PlansScreen(ModeScreen):
+class PlansScreen(PlansAsking):
     """Every feasible skeleton's best plan."""
 
     MODE = "plans"
@@ -181,8 +182,14 @@ class PlansScreen(ModeScreen):
         words += [f"/{view.filter_text}"] if view.filter_text else []
         words += ["f fits only"] if view.fits_only else []
         words += ["p frontier only"] if view.frontier_only else []
+        if session.free_search is not None:
+            best = "best" if session.result is session.free_search.result else "one"
+            words.append(f"{best} of {len(session.free_search.searched)} (v)")
+        chosen = self._chosen_words(row)
+        room = self.size.width - cell_len("  ".join(words)) - min((text.cell_len for text in chosen), default=0) - 12
+        words += within_words(session, room)
         try:
-            self.query_one("#table-pane", Pane).title_bar.show("  ".join(words), self._chosen_words(row))
+            self.query_one("#table-pane", Pane).title_bar.show("  ".join(words), chosen)
             self.query_one("#memory-pane", Pane).title_bar.show(f"Memory GiB, {plan}", self.bars.legend())
             self.query_one("#pareto-pane", Pane).title_bar.show(f"Pareto, {AXIS_WORDS[view.axes]}")
             self.query_one("#why-pane", Pane).title_bar.show(f"Why {plan}")
@@ -359,12 +366,6 @@ class PlansScreen(ModeScreen):
             return
         self.memx.open_mode("compare")
 
-    def action_search(self) -> None:
-        self.memx.start_search()
-
-    def action_choose_model(self) -> None:
-        self.memx.choose_model()
-
     def action_export(self) -> None:
         self.memx.export(self.current())
 
@@ -376,22 +377,6 @@ class PlansScreen(ModeScreen):
 
     def action_move_plan(self, by: int) -> None:
         self.table.move_to(self.table.cursor + by)
-
-    def action_sensitivity(self) -> None:
-        if self.session.result is None:
-            self.memx.say("search first")
-            return
-        from memx_tui.screens.sensitivity import SensitivityDialog
-
-        self.app.push_screen(SensitivityDialog(self.session.result))
-
-    def action_why_not(self) -> None:
-        if not self.session.ready:
-            self.memx.say("choose a cluster and a model first")
-            return
-        from memx_tui.screens.why_not import WhyNotDialog
-
-        self.app.push_screen(WhyNotDialog(self.current()))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()

@@ -7,8 +7,10 @@ from textual.binding import Binding, BindingType
 PLANS_BINDINGS: list[BindingType] = [
     Binding("slash", "filter", "Filter", id="plans.filter", tooltip="Filter, such as tp<=4 pp>=2 worst<90"),
     Binding("space", "mark", "Mark", id="plans.mark", tooltip="Mark this plan, A to D, for Compare"),
-    Binding("c", "compare", "Compare", id="plans.compare", tooltip="Compare the marked plans"),
     Binding("e", "export", "Export", id="plans.export", tooltip="Save this plan as YAML"),
+    Binding(
+        "l", "limits", "Limits", id="plans.limits", tooltip="What every plan must keep: pins, forbidden types and more"
+    ),
     Binding(
         "w",
         "why_not",
@@ -22,6 +24,14 @@ PLANS_BINDINGS: list[BindingType] = [
         "What if",
         id="plans.sensitivity",
         tooltip="What more memory, faster links or one more node would buy",
+    ),
+    Binding("c", "compare", "Compare", id="plans.compare", tooltip="Compare the marked plans"),
+    Binding(
+        "v",
+        "variants",
+        "Combinations",
+        id="plans.variants",
+        tooltip="Free batch, sequence and heads: every combination with its best plan",
     ),
     Binding("s", "sort_menu", "Sort", id="plans.sort", tooltip="Choose the sort column"),
     Binding("r", "search", "Run", id="plans.search", tooltip="Search with the present cluster, model and job"),

@@ -11,6 +11,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from memx_tui.glyphs import UNICODE, Glyphs
+from memx_tui.plan_list import kept_words
 from memx_tui.text import numbers
 from memx_tui.widgets.memory_bars import SEGMENTS, segments_of
 
@@ -107,6 +108,8 @@ def why_lines(ranked: RankedPlan, result: SearchResult, glyphs: Glyphs = UNICODE
         ),
         ("why", price_line(ranked, result, glyphs)),
     ]
+    if kept := kept_words(result):
+        lines.append(("within", "; ".join(kept)))
     if result.objective.weights.reason:
         lines.append(("weights", result.objective.weights.reason))
     lines.append(("source", f"{estimate.basis}; {certificate_words(result)}"))

@@ -127,6 +127,12 @@ def test_check_34_why_not(snap_compare: Any, size: tuple[int, int], monkeypatch:
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_check_34_limits(snap_compare: Any, size: tuple[int, int]) -> None:
+    typed = ("l", *"0:12,x9:3", "down", *"full", "down", *"mi300")
+    assert snap_compare(app_on(marked_session()), terminal_size=size, run_before=steps(*typed))
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_check_34_error(snap_compare: Any, size: tuple[int, int]) -> None:
     async def before(pilot: Pilot[None]) -> None:
         app = pilot.app

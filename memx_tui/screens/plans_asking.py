@@ -1,0 +1,73 @@
+"""What can be asked from the Plans screen: another search, limits, why not, what more would buy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from memx_tui.columns import PlanColumns
+from memx_tui.screens.base import ModeScreen
+
+if TYPE_CHECKING:
+    from memx_engine import RankedPlan
+    from memx_tui.limit_form import Asked
+
+
+class PlansAsking(ModeScreen):
+    """The dialogs of the Plans screen."""
+
+    def current(self) -> RankedPlan | None:
+        """The plan under the cursor."""
+        raise NotImplementedError
+
+    def action_search(self) -> None:
+        self.memx.start_search()
+
+    def action_choose_model(self) -> None:
+        self.memx.choose_model()
+
+    def action_limits(self) -> None:
+        from memx_tui.screens.limits import LimitsDialog
+
+        self.app.push_screen(LimitsDialog(), self._limits_chosen)
+
+    def _limits_chosen(self, asked: Asked | None) -> None:
+        if asked is not None:
+            self.memx.search_within(asked)
+
+    def action_variants(self) -> None:
+        from memx_tui.screens.variants import variants_dialog
+
+        session = self.session
+        if session.free_search is not None and session.result is not None:
+            dialog = variants_dialog(session.free_search, session.result, self.memx.glyphs)
+            self.app.push_screen(dialog, self._variant_chosen)
+
+    def _variant_chosen(self, index: int | None) -> None:
+        session = self.session
+        if index is None or session.free_search is None:
+            return
+        result = session.free_search.searched[index].result
+        if result is not None and result is not session.result:
+            session.accept(result, PlanColumns.of(result.table), session.result_inputs, session.free_search)
+            self.memx.publish("result")
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        if action == "variants":
+            return self.session.free_search is not None
+        return super().check_action(action, parameters)
+
+    def action_sensitivity(self) -> None:
+        if self.session.result is None:
+            self.memx.say("search first")
+            return
+        from memx_tui.screens.sensitivity import SensitivityDialog
+
+        self.app.push_screen(SensitivityDialog(self.session.result))
+
+    def action_why_not(self) -> None:
+        if not self.session.ready:
+            self.memx.say("choose a cluster and a model first")
+            return
+        from memx_tui.screens.why_not import WhyNotDialog
+
+        self.app.push_screen(WhyNotDialog(self.current()))
