@@ -192,7 +192,7 @@ class _Parity:
     def run(self, ends: Array, fresh: Array) -> None:
         """One slot from ``ends`` to ``fresh``, (W + 2, n) both with a row of zeros before and after the stages."""
         inner = fresh[1:-1]
-        np.take(ends, self.source, axis=0, out=inner, mode="clip")
+        ends.take(self.source, axis=0, out=inner, mode="clip")
         inner += self.delay_s
         np.maximum(inner, ends[1:-1], out=inner)
         inner += self.cost_s
