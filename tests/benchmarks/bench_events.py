@@ -6,6 +6,7 @@ import numpy as np
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from memx_engine.cost.events import simulate
+from memx_engine.cost.many_events import Pipeline, iteration_times
 from memx_engine.cost.schedule import program
 
 
@@ -29,3 +30,13 @@ def test_bench_simulate_first_time(benchmark: BenchmarkFixture) -> None:
 def test_bench_simulate_interleaved(benchmark: BenchmarkFixture) -> None:
     times = np.full((16, 2), 0.2)
     assert benchmark(lambda: simulate(times, 2 * times, np.zeros(15), 128, virtual_stages=2).iteration_time_s) > 0
+
+
+def test_bench_a_hundred_at_once(benchmark: BenchmarkFixture) -> None:
+    rng = np.random.default_rng(0)
+    pipelines = []
+    for stages in rng.integers(1, 21, 100).tolist():
+        layers = rng.integers(1, 5, stages) * 0.02
+        tails, p2p = [0.1] * stages, [0.001] * (stages - 1)
+        pipelines.append(Pipeline(layers.tolist(), (2 * layers).tolist(), p2p, 2 ** int(rng.integers(5, 10)), tails))
+    assert benchmark(lambda: float(iteration_times(pipelines).min())) > 0
