@@ -19,10 +19,11 @@ from memx_engine.cost.correction import UNCORRECTED, Correction, corrected
 from memx_engine.cost.many_events import Pipeline, iteration_times
 from memx_engine.cost.memory import FRAGMENTATION, StageMemory
 from memx_engine.cost.network import COLLECTIVE_BASE_S, Network, PlacementNetwork, Rate
+from memx_engine.cost.origins import Learn, Limits
 from memx_engine.cost.parameters import gradient_bytes, vocabulary_matrix
 from memx_engine.cost.pipeline import in_flight
 from memx_engine.cost.recompute import Counts, allowed, counts, strategies
-from memx_engine.cost.sketch import Learn, Sketch, Sketcher
+from memx_engine.cost.sketch import Sketch, Sketcher
 from memx_engine.cost.stage import DP_OVERLAP, StageCost, stage_cost
 from memx_engine.cost.table import StageTable
 from memx_engine.cost.tables import StageTerms, TableFactors, dense, stage_terms
@@ -110,6 +111,7 @@ class FirstPrinciples:
         self.network = Network(cluster)
         self._known: dict[tuple[object, ...], StageSignature] = {}
         self._sketcher = Sketcher(self)
+        self._limited: Sketcher | None = None
         self.hits = 0
         self.misses = 0
         document = asdict(job)
@@ -261,9 +263,17 @@ class FirstPrinciples:
             wrap_s=transfers.wrap_s,
         )
 
-    def sketch(self, skeleton: Skeleton, learn: Learn | None = None) -> Sketch:
-        """The rows that bounds of :meth:`stage_table` need, shared between skeletons; ``learn``: of one stage."""
-        return self._sketcher.sketch(skeleton, learn)
+    def sketch(self, skeleton: Skeleton, learn: Learn | None = None, limits: Limits | None = None) -> Sketch:
+        """The rows that bounds of :meth:`stage_table` need, shared between skeletons.
+
+        Args:
+            learn: What is learned of one stage. limits: What the operator holds fixed; rows of the latest are kept.
+        """
+        if limits is None:
+            return self._sketcher.sketch(skeleton, learn)
+        if self._limited is None or self._limited.limits != limits:
+            self._limited = Sketcher(self, limits)
+        return self._limited.sketch(skeleton, learn)
 
     def estimate(self, plan: Plan, corrections: Sequence[Correction] | None = None) -> Estimate:
         """Everything predicted of ``plan``.

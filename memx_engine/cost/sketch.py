@@ -7,37 +7,36 @@ that a larger cluster of the same types adds skeletons but few rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memx_engine.cost.network import PlacementNetwork, Rate
+from memx_engine.cost.network import PlacementNetwork
+from memx_engine.cost.origins import Ints, Learn, Limits, Origin, Origins, Signatures, StageLimits
 from memx_engine.cost.pipeline import in_flight
 from memx_engine.cost.recompute import basis, strategies
 from memx_engine.cost.table import Array
-from memx_engine.cost.tables import TableFactors, dense_memory, dense_times
-from memx_engine.plan import SELECTIVE, Recompute, Skeleton, StagePlacement
+from memx_engine.plan import Recompute, Skeleton, StagePlacement
 
 if TYPE_CHECKING:
     from memx_engine.cost.first_principles import FirstPrinciples
 
-Ints = NDArray[np.int64]
+
 Rows = NDArray[np.int32]
 _Number = TypeVar("_Number", bound=np.generic)
-Learn = Callable[[int, tuple[Recompute, ...]], TableFactors]
 
 _MOST_BYTES = 96 << 20
 """Rows are dropped beyond this, with the sketches that need them."""
 
 _MOST_SKETCH_BYTES = 64 << 20
 """Sketches are dropped beyond this."""
-_LAYOUT_BYTES_PER_STAGE = 128
+_LAYOUT_BYTES_PER_STAGE, _EVEN_BYTES = 128, 600
 
 _MOST_NUMBERS = 500_000
 """Numbers of one temporary array."""
+
 
 FIELDS = ("least", "time", "slope", "high", "even_time", "even_memory", "tail")
 
@@ -53,7 +52,7 @@ class RowBook:
             of exactly n units. Times are those of the 1F1B form (over v).
         even_option: (n, U+1) index of that strategy, -1 where none fits.
         least_tail: (m, U+1) least tail of one to n units, by ``tail_of`` (n,): rows differ in it less than otherwise.
-        most: (n,) most units that fit. capacity: (n,).
+        most: (n,) most units that fit. capacity: (n,) less what is left free; whole: (n,) with it.
     """
 
     def __init__(self, layers: int, virtual_stages: int, options: tuple[Recompute, ...]) -> None:
@@ -62,7 +61,7 @@ class RowBook:
         self.columns = {name: np.empty((0, self.units + 1)) for name in FIELDS}
         self.even_option = np.empty((0, self.units + 1), dtype=np.int16)
         self.most, self.tail_of = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        self.capacity = np.empty(0)
+        self.capacity, self.whole = np.empty(0), np.empty(0)
         self.least_tail = np.empty((0, self.units + 1))
 
     @property
@@ -76,10 +75,11 @@ class RowBook:
         self.columns = {name: _longer(values, self._room) for name, values in self.columns.items()}
         self.even_option = _longer(self.even_option, self._room)
         self.most, self.tail_of = _longer(self.most, self._room), _longer(self.tail_of, self._room)
-        self.capacity = _longer(self.capacity, self._room)
+        self.capacity, self.whole = _longer(self.capacity, self._room), _longer(self.whole, self._room)
 
-    def add(self, time_s: Array, memory: Array, tail_s: Array, capacity: float) -> Ints:
+    def add(self, origin: Origin, time_s: Array, memory: Array, v: int) -> Ints:
         """Take in H rows: (U+1, R) times, (H, U+1, R) memory; their numbers."""
+        tail_s, capacity = origin.terms.tails[::v], origin.capacity_bytes
         rows = np.arange(self.count, self.count + len(memory))
         self.count += len(memory)
         self._make_room(self.count)
@@ -103,7 +103,7 @@ class RowBook:
         self._tails += 1
         self.most[rows] = (least[:, 1:] <= capacity).sum(axis=1)
         self.even_option[rows] = np.where(any_fits, option, -1)
-        self.capacity[rows] = capacity
+        self.capacity[rows], self.whole[rows] = capacity, capacity + origin.reserve_bytes
         return rows
 
 
@@ -120,11 +120,21 @@ def _at_least(values: Array) -> Array:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class EvenRow:
+    """The even split with the lightest strategy that fits all stages, -1 where none does; (P,) times and memory."""
+
+    option: int
+    time_s: Array
+    memory: Array
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Sketch:
     """A skeleton as rows of a book; the other fields are those of its stage table.
 
     ``rows`` (P,). ``factor`` multiplies the times of the rows; the other times carry it already.
-    ``options``: The strategies of the skeleton's own table.
+    ``options``: The strategies of the skeleton's own table. ``limits``: What was held fixed, one for each stage.
+    ``even``: The even split where all stages must agree on the recompute; else that of the rows.
     """
 
     book: RowBook
@@ -138,6 +148,8 @@ class Sketch:
     virtual_stages: int
     options: tuple[Recompute, ...]
     factor: float = 1.0
+    limits: tuple[StageLimits, ...] | None = None
+    even: EvenRow | None = None
 
 
 class _Layout:
@@ -147,9 +159,14 @@ class _Layout:
     """
 
     def __init__(
-        self, estimator: FirstPrinciples, network: PlacementNetwork, skeleton: Skeleton, signatures: _Signatures
+        self,
+        estimator: FirstPrinciples,
+        network: PlacementNetwork,
+        skeleton: Skeleton,
+        signatures: Signatures,
+        limits: tuple[StageLimits, ...] | None,
     ) -> None:
-        self.network = network
+        self.network, self.limits = network, limits
         self.s_per_byte = np.array([rate.s_per_byte for rate in (*network.p2p, network.wrap)])
         self.latency = np.array([rate.latency_s for rate in (*network.p2p, network.wrap)])
         self.fixed_s = estimator.fixed_s(skeleton, network, untied=network.ends_cross_vendors)
@@ -160,7 +177,8 @@ class _Layout:
         start, before = 0, -1
         for i, placement in enumerate(skeleton.placements):
             ends = (i == 0, i == last)
-            own = signatures.number(placement.gpu_type, capacity[i], network.tp[i], network.dp[i], ends)
+            within = None if limits is None else limits[i]
+            own = signatures.number(placement.gpu_type, capacity[i], network.tp[i], network.dp[i], ends, within)
             if i and own != before:
                 self.runs.append((start, i, before))
                 start = i
@@ -168,36 +186,21 @@ class _Layout:
         self.runs.append((start, last + 1, before))
 
 
-class _Signatures:
-    """Numbers of what a stage's cost depends on beside TP, DP and micro-batch."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[object, ...], int] = {}
-        # By identity first, since the network hands out the same rates again; kept here, so that no id is reused.
-        self._met: dict[tuple[object, ...], tuple[int, Rate, Rate]] = {}
-
-    def number(self, gpu_type: str, capacity_bytes: float, tp: Rate, dp: Rate, ends: tuple[bool, bool]) -> int:
-        key = (gpu_type, capacity_bytes, id(tp), id(dp), ends)
-        met = self._met.get(key)
-        if met is None:
-            number = self._known.setdefault((gpu_type, capacity_bytes, tp, dp, ends), len(self._known))
-            met = self._met[key] = (number, tp, dp)
-        return met[0]
-
-
 class Sketcher:
-    """Sketches of one estimator's skeletons, remembered; see :class:`RowBook`."""
+    """Sketches of one estimator's skeletons within some limits, remembered; see :class:`RowBook`."""
 
-    def __init__(self, estimator: FirstPrinciples) -> None:
-        self._estimator = estimator
+    def __init__(self, estimator: FirstPrinciples, limits: Limits | None = None) -> None:
+        self._estimator, self.limits = estimator, limits
         self._layers, self._framework = estimator.model.layers, estimator.job.framework
         self._books: dict[int, RowBook] = {}
         self._index: dict[tuple[object, ...], Rows] = {}
-        self._signatures = _Signatures()
+        self._signatures = Signatures()
         self._layouts: dict[tuple[StagePlacement, ...], _Layout] = {}
         self._latest: tuple[tuple[StagePlacement, ...], _Layout] | None = None
+        self._at_even: dict[tuple[object, ...], tuple[Array, Array, NDArray[np.bool_]]] = {}
         self._bytes = 0
         self._options: dict[tuple[object, ...], tuple[tuple[Recompute, ...], tuple[int, ...]]] = {}
+        self._stage_limits: dict[tuple[StageLimits, ...], tuple[StageLimits, ...]] = {}
         self._in_flight: dict[tuple[int, int, int], Ints] = {}
 
     def sketch(self, skeleton: Skeleton, learn: Learn | None = None) -> Sketch:
@@ -224,11 +227,16 @@ class Sketcher:
             return self._latest[1]
         if self._bytes > _MOST_SKETCH_BYTES:
             self._layouts.clear()
+            self._at_even.clear()
             self._bytes = 0
         layout = self._layouts.get(placements)
         if layout is None:
-            network = self._estimator.network.place(placements)
-            layout = self._layouts[placements] = _Layout(self._estimator, network, skeleton, self._signatures)
+            network, limits = self._estimator.network.place(placements), None
+            if self.limits is not None:
+                limits = self.limits.of_stages([p.gpu_type for p in placements], self._layers)
+                # The same object for equal ones, so that they need no comparing.
+                limits = self._stage_limits.setdefault(limits, limits)
+            layout = self._layouts[placements] = _Layout(self._estimator, network, skeleton, self._signatures, limits)
             self._bytes += _LAYOUT_BYTES_PER_STAGE * skeleton.pp
         self._latest = (placements, layout)
         return layout
@@ -242,7 +250,10 @@ class Sketcher:
             flights = np.array(in_flight(skeleton.pp, groups, v))
             self._in_flight[skeleton.pp, groups, v] = flights
         options, grouped = self._own_options(skeleton, int(flights[0]))
-        rows = self._rows(skeleton, layout, book, flights, grouped, learn)
+        stages = Origins(
+            self._estimator, skeleton, layout.network, layout.limits, book.options, options, grouped, learn
+        )
+        rows = self._rows(skeleton, layout, book, flights, stages)
         whole = skeleton.micro_batch * skeleton.seq_len * estimator.model.hidden * estimator.job.bytes_per_element
         if estimator.job.sequence_parallel or skeleton.tp == 1:
             sent = layout.latency + whole / skeleton.tp * layout.s_per_byte
@@ -261,6 +272,8 @@ class Sketcher:
             layers=self._layers,
             virtual_stages=v,
             options=options,
+            limits=layout.limits,
+            even=self._even(layout, flights, stages, book) if estimator.one_recompute_for_all else None,
         )
 
     def _book(self, v: int) -> RowBook:
@@ -274,19 +287,11 @@ class Sketcher:
                 layout.sketches = {key: made for key, made in layout.sketches.items() if key[1] != v}
         return book
 
-    def _rows(
-        self,
-        skeleton: Skeleton,
-        layout: _Layout,
-        book: RowBook,
-        flights: Ints,
-        grouped: tuple[int, ...],
-        learn: Learn | None,
-    ) -> Rows:
+    def _rows(self, skeleton: Skeleton, layout: _Layout, book: RowBook, flights: Ints, stages: Origins) -> Rows:
         """Row numbers by stage; stages of one signature differ by what they hold in flight."""
         out = np.empty(skeleton.pp, dtype=np.int32)
         for start, stop, signature in layout.runs:
-            key = (skeleton.virtual_stages, skeleton.tp, skeleton.dp, skeleton.micro_batch, grouped, signature)
+            key = stages.key(start, signature)
             known = self._index.get(key)
             if known is None:
                 # 1F1B holds at most P <= L micro-batches, interleaving at most 3 P chunks.
@@ -297,43 +302,42 @@ class Sketcher:
             # Evaluating a signature counts itself.
             self._estimator.hits += stop - start - (len(missing) > 0)
             if len(missing):
-                self._add(skeleton, layout, start, np.unique(missing), book, known, grouped, learn)
+                self._add(stages.origin(start), np.unique(missing), book, known, skeleton.virtual_stages)
                 rows = known[held]
             out[start:stop] = rows
         return out
 
-    def _add(
-        self,
-        skeleton: Skeleton,
-        layout: _Layout,
-        stage: int,
-        missing: Ints,
-        book: RowBook,
-        known: Rows,
-        grouped: tuple[int, ...],
-        learn: Learn | None,
-    ) -> None:
-        v, network = skeleton.virtual_stages, layout.network
-        placement: StagePlacement = skeleton.placements[stage]
-        ends = (stage == 0, stage == skeleton.pp - 1)
-        made = self._estimator.stage(skeleton, placement, ends, network.tp[stage], network.dp[stage])
-        options = book.options
-        learned = learn(stage, options) if learn else None
-        forward, backward = dense_times((made.terms,), options, self._layers, v, learned)
-        time_s = (forward + backward)[0, ::v] / v
-        if SELECTIVE in options and self._estimator.saves_nothing(made.cost.memory):
-            time_s[:, options.index(SELECTIVE)] = np.inf
-        for r, option in enumerate(options):
-            if option.kind == "uniform" and option.n not in grouped:
-                time_s[:, r] = np.inf
-        exists = np.isfinite(time_s)
+    def _add(self, origin: Origin, missing: Ints, book: RowBook, known: Rows, v: int) -> None:
+        time_s = origin.times(book.options, self._layers, v)
         step = max(1, _MOST_NUMBERS // time_s.size)
         for start in range(0, len(missing), step):
             held = missing[start : start + step]
-            terms, flights = (made.terms,) * len(held), tuple(held.tolist())
-            memory = dense_memory(terms, flights, options, self._layers, v, learned)[:, ::v]
-            memory[:, ~exists] = np.inf
-            known[held] = book.add(time_s, memory, made.terms.tails[::v], float(network.capacity_bytes[stage]))
+            memory = origin.memory(tuple(held.tolist()), book.options, self._layers, v)
+            known[held] = book.add(origin, time_s, memory, v)
+
+    def _even(self, layout: _Layout, flights: Ints, stages: Origins, book: RowBook) -> EvenRow:
+        """The even split with one strategy for all stages."""
+        skeleton = stages.skeleton
+        base, extra = divmod(book.units, skeleton.pp)
+        made: list[tuple[Array, Array, NDArray[np.bool_]]] = []
+        for start, stop, signature in layout.runs:
+            shared = stages.key(start, signature)
+            for i in range(start, stop):
+                n, held = base + (i < extra), int(flights[i])
+                key = (shared, n, held)
+                known = self._at_even.get(key)
+                if known is None:
+                    origin, shape = stages.origin(start), (book.options, self._layers, skeleton.virtual_stages)
+                    time_s, memory = origin.times(*shape, n)[n].copy(), origin.memory((held,), *shape, n)[0, n].copy()
+                    known = self._at_even[key] = (time_s, memory, memory <= origin.capacity_bytes)
+                    self._bytes += _EVEN_BYTES + 17 * len(memory)
+                made.append(known)
+        usable = np.logical_and.reduce([fits for _, _, fits in made])
+        r = int(usable.argmax())
+        if not usable[r]:
+            none = np.full(skeleton.pp, np.inf)
+            return EvenRow(-1, none, none)
+        return EvenRow(r, np.array([t[r] for t, _, _ in made]), np.array([m[r] for _, m, _ in made]))
 
     def _own_options(self, skeleton: Skeleton, first_flights: int) -> tuple[tuple[Recompute, ...], tuple[int, ...]]:
         """The strategies of the skeleton's table, and N of those that are ``uniform:N``."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memx_engine.cost.first_principles import ExchangeRate, FirstPrinciples
+from memx_engine.cost.origins import Limits
 from memx_engine.cost.sketch import Sketch
 from memx_engine.cost.table import StageTable
 from memx_engine.errors import OutputError
@@ -258,9 +259,11 @@ class Calibrated:
             wrap_s=table.wrap_s * factor,
         )
 
-    def sketch(self, skeleton: Skeleton) -> Sketch:
+    def sketch(self, skeleton: Skeleton, limits: Limits | None = None) -> Sketch:
         """The rows that bounds of :meth:`stage_table` need, shared between skeletons."""
-        sketch, factor = self._base.sketch(skeleton), self._composed(skeleton)
+        sketch, factor = self._base.sketch(skeleton, limits=limits), self._composed(skeleton)
+        if factor == 1.0:
+            return sketch
         return replace(
             sketch,
             factor=factor,

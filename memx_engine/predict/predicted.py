@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from memx_engine.cost.correction import Correction
 from memx_engine.cost.first_principles import ExchangeRate, FirstPrinciples
+from memx_engine.cost.origins import Limits
 from memx_engine.cost.pipeline import additive_time
 from memx_engine.cost.sketch import Sketch
 from memx_engine.cost.table import StageTable
@@ -201,9 +202,9 @@ class Predicted:
         """First principles' table, every (stage, option) scaled by its factors."""
         return self._base.stage_table(skeleton, lambda options: self._learned(skeleton, range(skeleton.pp), options))
 
-    def sketch(self, skeleton: Skeleton) -> Sketch:
+    def sketch(self, skeleton: Skeleton, limits: Limits | None = None) -> Sketch:
         """The rows that bounds of :meth:`stage_table` need, shared between skeletons."""
-        return self._base.sketch(skeleton, lambda stage, options: self._learned(skeleton, (stage,), options))
+        return self._base.sketch(skeleton, lambda stage, options: self._learned(skeleton, (stage,), options), limits)
 
     def _learned(self, skeleton: Skeleton, stages: Sequence[int], options: tuple[Recompute, ...]) -> TableFactors:
         kinds = [self._kind(option) for option in options]

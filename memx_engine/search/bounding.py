@@ -6,6 +6,7 @@ import heapq
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -88,11 +89,10 @@ class Bounder:
     ) -> None:
         self._tables, self._limits, self._control = tables, limits, control
         self._one_recompute, self._variance_kind = one_recompute, variance_kind
-        # Limits and one strategy for all stages tie a row to its skeleton: nothing to share then.
-        shares = not limits and not one_recompute
-        self._sketch: Callable[[Skeleton], Sketch] | None = getattr(estimator, "sketch", None) if shares else None
+        sketch: Callable[..., Sketch] | None = getattr(estimator, "sketch", None)
+        self._sketch = partial(sketch, limits=limits) if sketch is not None and limits.holds_stages else sketch
         self._estimator = estimator
-        self._shapes: dict[tuple[int, int, int], tuple[tuple[Recompute, ...], int]] = {}
+        self._shapes: dict[tuple[int, int, int, int], tuple[Sketch, int]] = {}
 
     def bound(self, skeletons: Sequence[Skeleton], *, scattered: bool) -> BoundedSpace:
         """Look at all; under a time limit at most for half of it, and (``scattered``) all over the space first,
@@ -170,7 +170,11 @@ class Bounder:
                 out.plans_covered += self._plans(sketch, out)
                 if len(sketches) >= at_once(sketch.book.units, skeleton.pp):
                     break
-            return sketched_bounds(sketches, variance_kind=self._variance_kind)
+            return sketched_bounds(
+                sketches,
+                variance_kind=self._variance_kind,
+                max_layer_difference=self._limits.max_layer_difference,
+            )
         every = []
         for i, skeleton in zip(places, skeletons, strict=True):
             table = self._tables.get(skeleton, keep=True)
@@ -186,12 +190,21 @@ class Bounder:
         return BoundColumns.of(every)
 
     def _plans(self, sketch: Sketch, out: BoundedSpace) -> int:
-        """Plans of a skeleton; the estimator hands out equal options as one object, so that they need no comparing."""
-        key = (id(sketch.options), len(sketch.rows), sketch.virtual_stages)
+        """Plans of a skeleton; equal options and limits are one object, so that they need no comparing."""
+        key = (id(sketch.options), id(sketch.limits), len(sketch.rows), sketch.virtual_stages)
         known = self._shapes.get(key)
         if known is None:
-            count = count_shape(sketch.options, sketch.layers, sketch.virtual_stages, len(sketch.rows))
-            known = self._shapes[key] = (sketch.options, count)
+            count = count_shape(
+                sketch.options,
+                sketch.layers,
+                sketch.virtual_stages,
+                len(sketch.rows),
+                sketch.limits,
+                one_recompute=self._one_recompute,
+                max_layer_difference=self._limits.max_layer_difference,
+            )
+            # The sketch is kept with it, or another object could take the place of its options.
+            known = self._shapes[key] = (sketch, count)
             out.recompute |= dict.fromkeys(sketch.options)
         return known[1]
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from memx_engine.cost.origins import StageLimits
 from memx_engine.cost.sketch import existing
 from memx_engine.cost.table import StageTable
 from memx_engine.plan import Recompute
@@ -21,12 +22,18 @@ def count_plans(table: StageTable, *, one_recompute: bool = False, max_layer_dif
         one_recompute: The same strategy on every stage.
         max_layer_difference: Most that two stages' layer counts may differ; None counts every split.
     """
-    difference = None if max_layer_difference is None else max_layer_difference // table.virtual_stages
-    table = as_1f1b(table)
-    exists = np.isfinite(table.memory_bytes)
+    exists = np.isfinite(as_1f1b(table).memory_bytes)
+    return _count_existing(exists, table.virtual_stages, one_recompute, max_layer_difference)
+
+
+def _count_existing(
+    exists: NDArray[np.bool_], virtual_stages: int, one_recompute: bool, max_layer_difference: int | None
+) -> int:
+    """Plans of which (P, U+1, R) parts exist, in units of v layers."""
+    difference = None if max_layer_difference is None else max_layer_difference // virtual_stages
     options = range(exists.shape[2]) if one_recompute else ()
     ways = [exists[:, :, r].astype(np.int64) for r in options] or [exists.sum(axis=2).astype(np.int64)]
-    return sum(_splits(w, table.layers, difference) for w in ways)
+    return sum(_splits(w, exists.shape[1] - 1, difference) for w in ways)
 
 
 def _splits(ways: NDArray[np.int64], layers: int, difference: int | None) -> int:
@@ -44,10 +51,24 @@ def _splits(ways: NDArray[np.int64], layers: int, difference: int | None) -> int
 
 
 @lru_cache(maxsize=4096)
-def count_shape(options: tuple[Recompute, ...], layers: int, virtual_stages: int, stages: int) -> int:
-    """The same of a skeleton whose every stage has exactly these strategies."""
-    exists = existing(layers, options, virtual_stages).sum(axis=1).astype(np.int64)
-    return _count(np.tile(exists, (stages, 1)).tobytes(), stages, layers // virtual_stages)
+def count_shape(
+    options: tuple[Recompute, ...],
+    layers: int,
+    virtual_stages: int,
+    stages: int,
+    limits: tuple[StageLimits, ...] | None = None,
+    *,
+    one_recompute: bool = False,
+    max_layer_difference: int | None = None,
+) -> int:
+    """The same of a skeleton whose every stage has exactly these strategies, as far as the limits leave them."""
+    exists = np.repeat(existing(layers, options, virtual_stages)[None], stages, axis=0)
+    n = virtual_stages * np.arange(exists.shape[1])
+    for i, stage in enumerate(limits or ()):
+        exists[i, (n < stage.fewest) | (n > stage.most)] = False
+        if stage.recompute is not None:
+            exists[i, :, [other != stage.recompute for other in options]] = False
+    return _count_existing(exists, virtual_stages, one_recompute, max_layer_difference)
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memx_engine.cost.sketch import Ints, Sketch
+from memx_engine.cost.origins import Ints
+from memx_engine.cost.sketch import Sketch
 from memx_engine.plan import FULL, Recompute, Skeleton
 from memx_engine.search.bounds import Array, Bounds, EvenPlan, PlanFigures
 from memx_engine.search.event_times import EventTimes
@@ -137,5 +138,6 @@ def _even_split(sketch: Sketch) -> tuple[tuple[int, ...], tuple[Recompute, ...]]
     # A skeleton's own table has block:K up to one less than a stage can have: block of all layers is full.
     most = book.units - stages + 1
     strategies = [FULL if o.kind == "block" and o.n >= most else o for o in book.options]
-    chosen = book.even_option[sketch.rows, units].tolist()
+    even = sketch.even
+    chosen = book.even_option[sketch.rows, units].tolist() if even is None else [even.option] * stages
     return tuple(n * sketch.virtual_stages for n in units), tuple(strategies[r] for r in chosen)

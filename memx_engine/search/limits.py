@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from memx_engine.cost.origins import StageLimits
 from memx_engine.cost.table import Estimator, StageTable, iteration_times
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Job
@@ -103,6 +104,25 @@ class OperatorLimits:
             out.append(values[0] if values else None)
         return tuple(out)
 
+    def of_stages(self, types: Sequence[str], layers: int) -> tuple[StageLimits, ...]:
+        """What is held fixed on stages on these types, among which any plan of ``layers`` layers keeps the pins."""
+        few, many = 1, layers
+        if self.max_layer_difference is not None:
+            few = -(-layers // len(types)) - self.max_layer_difference
+            many = layers // len(types) + self.max_layer_difference
+        free = (None,) * len(types)
+        pinned_layers, pinned_recompute = self.stage_layers(types) or free, self.stage_recompute(types) or free
+        out = []
+        for name, n, option in zip(types, pinned_layers, pinned_recompute, strict=True):
+            fewest, most = (few, many) if n is None else (max(few, n), min(many, n))
+            out.append(StageLimits(fewest, most, option, self.reserve_bytes(name)))
+        return tuple(out)
+
+    @property
+    def holds_stages(self) -> bool:
+        """Whether anything is held fixed on single stages, beside which GPUs form them."""
+        return bool(self.layers or self.recompute or self.keep_free_bytes) or self.max_layer_difference is not None
+
     def allows(self, types: Sequence[str], layers: int) -> bool:
         """Whether any plan of ``layers`` layers on stages of these types keeps the pins."""
         if not self.layers and not self.recompute:
@@ -135,20 +155,14 @@ class OperatorLimits:
 
     def within(self, table: StageTable, skeleton: Skeleton) -> StageTable:
         """``table`` without the choices that the limits exclude, and without the memory that is kept free."""
-        types = [placement.gpu_type for placement in skeleton.placements]
+        stages = self.of_stages([placement.gpu_type for placement in skeleton.placements], table.layers)
         allowed = np.ones(table.memory_bytes.shape, dtype=np.bool_)
         n = np.arange(table.layers + 1)
-        for i, pinned in enumerate(self.stage_layers(types) or ()):
-            if pinned is not None:
-                allowed[i, n != pinned] = False
-        for i, option in enumerate(self.stage_recompute(types) or ()):
-            if option is not None:
-                allowed[i, :, [other != option for other in table.options]] = False
-        if self.max_layer_difference is not None:
-            least = -(-table.layers // table.stages) - self.max_layer_difference
-            most = table.layers // table.stages + self.max_layer_difference
-            allowed[:, (n < least) | (n > most)] = False
-        reserve = np.array([self.reserve_bytes(name) for name in types])
+        for i, stage in enumerate(stages):
+            allowed[i, (n < stage.fewest) | (n > stage.most)] = False
+            if stage.recompute is not None:
+                allowed[i, :, [other != stage.recompute for other in table.options]] = False
+        reserve = np.array([stage.reserve_bytes for stage in stages])
         if not allowed.all():
             table = replace(
                 table,

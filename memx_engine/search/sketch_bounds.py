@@ -27,7 +27,7 @@ class _Batch:
     """
 
     rows: Places
-    capacity: Array
+    whole: Array
     period_micro_batches: Array
     around_s: Array
     constant_s: Array
@@ -38,7 +38,7 @@ class _Batch:
             return self
         return _Batch(
             self.rows[at],
-            self.capacity[at],
+            self.whole[at],
             self.period_micro_batches[at],
             self.around_s[at],
             self.constant_s[at],
@@ -51,11 +51,16 @@ def at_once(units: int, stages: int) -> int:
     return max(1, _MOST_NUMBERS // (stages * (max(units - stages, 0) + 2)))
 
 
-def sketched_bounds(sketches: Sequence[Sketch], *, variance_kind: str = "bytes") -> BoundColumns:
+def sketched_bounds(
+    sketches: Sequence[Sketch], *, variance_kind: str = "bytes", max_layer_difference: int | None = None
+) -> BoundColumns:
     """What :func:`memx_engine.search.bounds.compute_bounds` says of the skeletons' stage tables.
 
     What nothing needs is left out: the excess of a skeleton that fits (minus infinity), the utilization of one that
     does not (infinite).
+
+    Args:
+        max_layer_difference: Even splits whose stages differ by more layers are none.
     """
     out = BoundColumns.unknown(len(sketches))
     alike: dict[tuple[int, int], list[int]] = {}
@@ -65,7 +70,12 @@ def sketched_bounds(sketches: Sequence[Sketch], *, variance_kind: str = "bytes")
         step = at_once(sketches[members[0]].book.units, stages)
         for start in range(0, len(members), step):
             at = members[start : start + step]
-            _bound_alike(out, np.array(at), [sketches[k] for k in at], variance_kind)
+            some = [sketches[k] for k in at]
+            fits = _bound_alike(out, np.array(at), some, variance_kind)
+            book, v = some[0].book, some[0].virtual_stages
+            uneven = v if book.units % stages else 0
+            if fits is not None and (max_layer_difference is None or uneven <= max_layer_difference):
+                _evens(out, *fits, variance_kind)
     return out
 
 
@@ -86,7 +96,7 @@ def _batch(sketches: Sequence[Sketch]) -> _Batch:
         constant = fixed + 2.0 * v * p2p.sum(axis=1) + 2.0 * (v - 1) * wrap
     return _Batch(
         rows=rows,
-        capacity=first.book.capacity[rows],
+        whole=first.book.whole[rows],
         period_micro_batches=groups * v - 1.0,
         around_s=around,
         constant_s=constant,
@@ -94,8 +104,10 @@ def _batch(sketches: Sequence[Sketch]) -> _Batch:
     )
 
 
-def _bound_alike(out: BoundColumns, places: Places, sketches: Sequence[Sketch], variance_kind: str) -> None:
-    """Bounds of sketches of one book and one number of stages, written to ``places``."""
+def _bound_alike(
+    out: BoundColumns, places: Places, sketches: Sequence[Sketch], variance_kind: str
+) -> tuple[Places, Sequence[Sketch], _Batch] | None:
+    """Bounds of sketches of one book and one number of stages, written to ``places``; those of them that fit."""
     book, batch = sketches[0].book, _batch(sketches)
     stages = batch.rows.shape[1]
     # One unit at least for every other stage.
@@ -107,24 +119,24 @@ def _bound_alike(out: BoundColumns, places: Places, sketches: Sequence[Sketch], 
         _exceed(out, places[short], book, batch.some(short), columns)
     at = np.flatnonzero(fits)
     if not len(at):
-        return
-    places, batch = places[at], batch.some(at)
+        return None
+    places, batch, sketches = places[at], batch.some(at), [sketches[k] for k in at.tolist()]
     out.excess_bytes[places] = -np.inf
     one_unit = book.columns["least"][batch.rows, 1]
     least = _many_units(book, "least", batch, columns)
-    out.utilization[places] = _least_maxima(least / batch.capacity[:, :, None], one_unit / batch.capacity, book.units)
+    out.utilization[places] = _least_maxima(least / batch.whole[:, :, None], one_unit / batch.whole, book.units)
     out.peak_bytes[places] = _least_maxima(least, one_unit, book.units)
     out.time_s[places] = _least_times(book, batch, columns)
     low, high = one_unit, book.columns["high"][batch.rows, columns - 1]
     if variance_kind == "utilization":
-        low, high = low / batch.capacity, high / batch.capacity
+        low, high = low / batch.whole, high / batch.whole
     out.variance_bytes2[places] = _least_variances(low, high)
-    _evens(out, places, book, batch, variance_kind)
+    return places, sketches, batch
 
 
 def _exceed(out: BoundColumns, places: Places, book: RowBook, batch: _Batch, columns: int) -> None:
     """By how much skeletons that do not fit exceed their memory, and where."""
-    over = _many_units(book, "least", batch, columns) - batch.capacity[:, :, None]
+    over = _many_units(book, "least", batch, columns) - book.capacity[batch.rows][:, :, None]
     excess = _least_maxima(over.copy(), over[:, :, 0], book.units)
     out.excess_bytes[places] = excess
     out.binding_stage[places] = (over == excess[:, None, None]).any(axis=2).argmax(axis=1)
@@ -185,12 +197,23 @@ def _least_variances(low: Array, high: Array) -> Array:
     return out
 
 
-def _evens(out: BoundColumns, places: Places, book: RowBook, batch: _Batch, variance_kind: str) -> None:
+def _evens(out: BoundColumns, places: Places, sketches: Sequence[Sketch], batch: _Batch, variance_kind: str) -> None:
     """The even splits with the lightest recompute that fits."""
+    book = sketches[0].book
     units = np.asarray(even_split(book.units, batch.rows.shape[1]))
-    at = np.flatnonzero((book.even_option[batch.rows, units] >= 0).all(axis=1))
+    agreed = [s.even for s in sketches if s.even is not None]
+    if agreed:
+        at = np.flatnonzero([even.option >= 0 for even in agreed])
+    else:
+        at = np.flatnonzero((book.even_option[batch.rows, units] >= 0).all(axis=1))
+    if not len(at):
+        return
     places, batch = places[at], batch.some(at)
-    time_s, memory = book.columns["even_time"][batch.rows, units], book.columns["even_memory"][batch.rows, units]
+    if agreed:
+        time_s = np.stack([agreed[k].time_s for k in at.tolist()])
+        memory = np.stack([agreed[k].memory for k in at.tolist()])
+    else:
+        time_s, memory = book.columns["even_time"][batch.rows, units], book.columns["even_memory"][batch.rows, units]
     tail = book.columns["tail"][batch.rows, units].max(axis=1)
     if batch.factor is not None:
         time_s, tail = time_s * batch.factor, tail * batch.factor[:, 0]
@@ -200,7 +223,7 @@ def _evens(out: BoundColumns, places: Places, book: RowBook, batch: _Batch, vari
         + batch.constant_s
         + tail
     )
-    used = memory / batch.capacity
+    used = memory / batch.whole
     by_bytes = memory.var(axis=1)
     out.even_peak_bytes[places] = memory.max(axis=1)
     out.even_spread_bytes2[places] = by_bytes
