@@ -75,8 +75,10 @@ class PlacementNetwork:
 
 @dataclass(frozen=True, eq=False)
 class _Members:
-    """A stage's GPUs, the nodes they are on, and the least capacity among them."""
+    """A stage's GPUs, the nodes they are on, and the least capacity among them; stages are told apart by ``number``."""
 
+    number: int
+    placement: StagePlacement
     ranks: Ranks
     nodes: tuple[int, ...]
     capacity_bytes: float
@@ -117,8 +119,9 @@ class Network:
         self.has_host_links = all(host is not None for host in hosts)
         self._any_shared = bool(self._shared.any())
         self._placed: dict[tuple[StagePlacement, ...], PlacementNetwork] = {}
-        self._crossings: dict[tuple[StagePlacement, StagePlacement], _Crossing] = {}
-        self._ringed: dict[tuple[StagePlacement, ...], tuple[Rate, Rate]] = {}
+        # Keyed by the numbers of stages, whose look-up costs less than that of the stages.
+        self._crossings: dict[tuple[int, int], _Crossing] = {}
+        self._ringed: dict[tuple[int, ...], tuple[Rate, Rate]] = {}
         self._members: dict[StagePlacement, _Members] = {}
 
     @property
@@ -137,11 +140,11 @@ class Network:
 
     def _measure(self, placements: tuple[StagePlacement, ...]) -> PlacementNetwork:
         members = [self._members_of(p) for p in placements]
-        boundaries = list(pairwise(placements))
-        around = [*boundaries, (placements[-1], placements[0])] if boundaries else []
+        boundaries = list(pairwise(members))
+        around = [*boundaries, (members[-1], members[0])] if boundaries else []
         crossings = self._cross(around)
         ends = crossings[-1] if crossings else _Crossing(Rate(), False)
-        rings = self._both_rings(placements, members)
+        rings = self._both_rings(members)
         return PlacementNetwork(
             p2p=tuple(crossing.rate for crossing in crossings[:-1]),
             wrap=ends.rate,
@@ -158,41 +161,41 @@ class Network:
         if known is None:
             ranks = np.array(placement.ranks, dtype=np.int64)
             nodes = tuple(np.unique(self._node[ranks]).tolist())
-            known = self._members[placement] = _Members(ranks, nodes, float(self._capacity[ranks].min()))
+            capacity = float(self._capacity[ranks].min())
+            known = self._members[placement] = _Members(len(self._members), placement, ranks, nodes, capacity)
         return known
 
-    def _cross(self, pairs: list[tuple[StagePlacement, StagePlacement]]) -> list[_Crossing]:
+    def _cross(self, pairs: list[tuple[_Members, _Members]]) -> list[_Crossing]:
         """Transfers from one stage to another; each boundary has the links to itself, so a pair is looked up once."""
-        new = [pair for pair in dict.fromkeys(pairs) if pair not in self._crossings]
+        keys = [(a.number, b.number) for a, b in pairs]
+        new = {key: pair for key, pair in zip(keys, pairs, strict=True) if key not in self._crossings}
         if new:
-            edges = [_pairs(a, self._members_of(a).ranks, b, self._members_of(b).ranks) for a, b in new]
+            edges = [_pairs(a.placement, a.ranks, b.placement, b.ranks) for a, b in new.values()]
             a, b = (np.concatenate([edge[k] for edge in edges]) for k in (0, 1))
             group = np.repeat(np.arange(len(new)), [len(sending) for sending, _ in edges])
             rates = self._worst(a, b, group, len(new), concurrent=group)
             staged = np.bincount(group, self._vendor[a] != self._vendor[b], len(new)) > 0
-            for pair, rate, over_host in zip(new, rates, staged.tolist(), strict=True):
-                self._crossings[pair] = _Crossing(rate, over_host)
-        return [self._crossings[pair] for pair in pairs]
+            for key, rate, over_host in zip(new, rates, staged.tolist(), strict=True):
+                self._crossings[key] = _Crossing(rate, over_host)
+        return [self._crossings[key] for key in keys]
 
-    def _both_rings(self, placements: tuple[StagePlacement, ...], members: list[_Members]) -> list[tuple[Rate, Rate]]:
+    def _both_rings(self, members: list[_Members]) -> list[tuple[Rate, Rate]]:
         """Tensor- and data-parallel rates of every stage.
 
         A stage's rings depend on the stages that share a node with it, in whatever order; where no link is shared, on
         nothing else.
         """
-        keys: list[tuple[StagePlacement, ...]] = [(p,) for p in placements]
+        keys: list[tuple[int, ...]] = [(m.number,) for m in members]
         if self._any_shared:
-            on_node: dict[int, list[StagePlacement]] = {}
-            for placement, member in zip(placements, members, strict=True):
+            on_node: dict[int, set[int]] = {}
+            for member in members:
                 for node in member.nodes:
-                    on_node.setdefault(node, []).append(placement)
-            for i, member in enumerate(members):
-                beside = {p for node in member.nodes for p in on_node[node]}
-                keys[i] = (placements[i], *sorted(beside, key=lambda p: p.ranks))
+                    on_node.setdefault(node, set()).add(member.number)
+            keys = [(m.number, *sorted(set().union(*(on_node[node] for node in m.nodes)))) for m in members]
         new = [i for i, key in enumerate(keys) if key not in self._ringed]
         if new:
-            at_once = range(len(placements)) if self._any_shared else new
-            some = tuple(placements[i] for i in at_once)
+            at_once = range(len(members)) if self._any_shared else new
+            some = tuple(members[i].placement for i in at_once)
             ranks = [members[i].ranks for i in at_once]
             tensor, data = (self._rings(some, ranks, tensor=t) for t in (True, False))
             self._ringed |= {keys[i]: pair for i, pair in zip(at_once, zip(tensor, data, strict=True), strict=True)}

@@ -32,6 +32,8 @@ _MOST_BYTES = 96 << 20
 
 _MOST_SKETCH_BYTES = 64 << 20
 """Sketches are dropped beyond this."""
+_MOST_TIMED_BYTES = 16 << 20
+_NEIGHBOURS_UP_TO = 64  # layers
 _LAYOUT_BYTES_PER_STAGE, _EVEN_BYTES = 128, 600
 
 _MOST_NUMBERS = 500_000
@@ -197,6 +199,7 @@ class Sketcher:
         self._signatures = Signatures()
         self._layouts: dict[tuple[StagePlacement, ...], _Layout] = {}
         self._latest: tuple[tuple[StagePlacement, ...], _Layout] | None = None
+        self._timed: dict[tuple[object, ...], tuple[Origin, Array]] = {}
         self._at_even: dict[tuple[object, ...], tuple[Array, Array, NDArray[np.bool_]]] = {}
         self._bytes = 0
         self._options: dict[tuple[object, ...], tuple[tuple[Recompute, ...], tuple[int, ...]]] = {}
@@ -302,18 +305,42 @@ class Sketcher:
             # Evaluating a signature counts itself.
             self._estimator.hits += stop - start - (len(missing) > 0)
             if len(missing):
-                self._add(stages.origin(start), np.unique(missing), book, known, skeleton.virtual_stages)
+                self._add(key, stages, start, self._around(missing, known, skeleton), book, known)
                 rows = known[held]
             out[start:stop] = rows
         return out
 
-    def _add(self, origin: Origin, missing: Ints, book: RowBook, known: Rows, v: int) -> None:
-        time_s = origin.times(book.options, self._layers, v)
+    def _around(self, missing: Ints, known: Rows, skeleton: Skeleton) -> Ints:
+        """What is missing; where a row costs little beside the call, with neighbours that other depths will ask for."""
+        if skeleton.virtual_stages > 1 or self._layers > _NEIGHBOURS_UP_TO:
+            return np.unique(missing)
+        most = min(skeleton.micro_batches, self._layers)
+        near = np.arange(max(1, int(missing.min()) - 2), min(most, int(missing.max()) + 6) + 1)
+        return near[known[near] < 0]
+
+    def _add(
+        self, key: tuple[object, ...], stages: Origins, stage: int, missing: Ints, book: RowBook, known: Rows
+    ) -> None:
+        v = stages.skeleton.virtual_stages
+        timed = self._timed.get(key)
+        if timed is None:
+            timed = self._time(key, stages.origin(stage), book, v)
+        else:
+            self._estimator.hits += 1
+        origin, time_s = timed
         step = max(1, _MOST_NUMBERS // time_s.size)
         for start in range(0, len(missing), step):
             held = missing[start : start + step]
             memory = origin.memory(tuple(held.tolist()), book.options, self._layers, v)
             known[held] = book.add(origin, time_s, memory, v)
+
+    def _time(self, key: tuple[object, ...], origin: Origin, book: RowBook, v: int) -> tuple[Origin, Array]:
+        """The times of a signature, of which the latest are kept: its rows come one after another."""
+        time_s = origin.times(book.options, self._layers, v)
+        if len(self._timed) * time_s.nbytes > _MOST_TIMED_BYTES:
+            self._timed.clear()
+        made = self._timed[key] = (origin, time_s)
+        return made
 
     def _even(self, layout: _Layout, flights: Ints, stages: Origins, book: RowBook) -> EvenRow:
         """The even split with one strategy for all stages."""
