@@ -72,7 +72,7 @@ class Origin:
     ) -> Array:
         """(H, U+1, R) bytes with so many micro-batches (chunks where v > 1) in flight; ``units`` as in ``times``."""
         columns = None if units is None else units * v + 1
-        memory = dense_memory((self.terms,) * len(held), held, options, layers, v, self.learned, columns)[:, ::v]
+        memory = dense_memory((self.terms,), held, options, layers, v, self.learned, columns)[:, ::v]
         self._close(memory, v)
         return memory
 

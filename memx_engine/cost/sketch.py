@@ -36,7 +36,7 @@ _MOST_TIMED_BYTES = 16 << 20
 _NEIGHBOURS_UP_TO = 64  # layers
 _LAYOUT_BYTES_PER_STAGE, _EVEN_BYTES = 128, 600
 
-_MOST_NUMBERS = 500_000
+_MOST_NUMBERS = 100_000
 """Numbers of one temporary array."""
 
 

@@ -132,7 +132,10 @@ def dense_memory(
     learned: TableFactors | None = None,
     columns: int | None = None,
 ) -> Array:
-    """Peak bytes of :func:`dense`; ``columns`` as in :func:`dense_times`."""
+    """Peak bytes of :func:`dense`; ``columns`` as in :func:`dense_times`.
+
+    The terms of one stage serve any number of ``flights``, of which the first axis then is.
+    """
     counts, illegal = _basis(layers, options, v, columns)
     flat = counts.reshape(_C, -1)
     factors = np.stack([t.factors for t in terms])
@@ -146,7 +149,7 @@ def dense_memory(
         working = np.maximum(working, logits) + together * np.minimum(working, logits)
     else:
         np.maximum(working, logits, out=working)
-    memory *= held
+    memory = memory * held
     memory += working
     memory += fixed + np.ceil(held / v) * per_flight
     if learned is not None:
