@@ -203,6 +203,8 @@ class Sketcher:
         self._at_even: dict[tuple[object, ...], tuple[Array, Array, NDArray[np.bool_]]] = {}
         self._bytes = 0
         self._options: dict[tuple[object, ...], tuple[tuple[Recompute, ...], tuple[int, ...]]] = {}
+        # The same object for equal ones, so that they need no comparing.
+        self._equal_options: dict[tuple[Recompute, ...], tuple[Recompute, ...]] = {}
         self._stage_limits: dict[tuple[StageLimits, ...], tuple[StageLimits, ...]] = {}
         self._in_flight: dict[tuple[int, int, int], Ints] = {}
 
@@ -237,7 +239,6 @@ class Sketcher:
             network, limits = self._estimator.network.place(placements), None
             if self.limits is not None:
                 limits = self.limits.of_stages([p.gpu_type for p in placements], self._layers)
-                # The same object for equal ones, so that they need no comparing.
                 limits = self._stage_limits.setdefault(limits, limits)
             layout = self._layouts[placements] = _Layout(self._estimator, network, skeleton, self._signatures, limits)
             self._bytes += _LAYOUT_BYTES_PER_STAGE * skeleton.pp
@@ -373,6 +374,7 @@ class Sketcher:
         known = self._options.get(key)
         if known is None:
             options = self._estimator.recompute_options(skeleton)
+            options = self._equal_options.setdefault(options, options)
             known = self._options[key] = (options, tuple(o.n for o in options if o.kind == "uniform"))
         return known
 
