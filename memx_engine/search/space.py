@@ -141,12 +141,11 @@ class Space:
 
     def skeletons(self) -> Iterator[Skeleton]:
         """Every legal skeleton, lazily, in a fixed order."""
+        layers, batch = self.model.layers, self.job.global_batch
         for layout in self.layouts:
-            for micro_batch in _fitting_micro_batches(self.job, layout.dp, self.micro_batches):
-                groups = self.job.global_batch // (layout.dp * micro_batch)
-                for depth in self.virtual_stages:
-                    if schedule_problem(self.model.layers, layout.pp, groups, depth) is None:
-                        yield make_skeleton(layout, self.job, micro_batch, depth)
+            sizes = _legal_sizes(layers, batch, layout.pp, layout.dp, self.micro_batches, self.virtual_stages)
+            for micro_batch, depth in sizes:
+                yield make_skeleton(layout, self.job, micro_batch, depth)
 
     def dimensions(self) -> dict[str, tuple[object, ...]]:
         """Every searched dimension with its values, for the result."""
@@ -199,6 +198,20 @@ def schedule_problem(layers: int, pp: int, micro_batches: int, virtual_stages: i
     if layers % virtual_stages:
         return f"{layers} layers do not divide into {virtual_stages} equal chunks per stage"
     return None
+
+
+@lru_cache(maxsize=4096)
+def _legal_sizes(
+    layers: int, global_batch: int, pp: int, dp: int, micro_batches: tuple[int, ...], depths: tuple[int, ...]
+) -> tuple[tuple[int, int], ...]:
+    """(micro-batch, virtual stages) that a pipeline can run, in search order."""
+    return tuple(
+        (size, depth)
+        for size in micro_batches
+        if global_batch % (dp * size) == 0
+        for depth in depths
+        if schedule_problem(layers, pp, global_batch // (dp * size), depth) is None
+    )
 
 
 def even_split(layers: int, pp: int, virtual_stages: int = 1) -> tuple[int, ...]:
@@ -263,9 +276,7 @@ def enumerate_space(
                 for counts in _stage_counts([len(stages) for _, stages in blocks], job.pp_sizes):
                     legal = 0
                     if all(counts):
-                        for size in sizes:
-                            groups = job.global_batch // (dp * size)
-                            legal += sum(schedule_problem(model.layers, sum(counts), groups, v) is None for v in depths)
+                        legal = len(_legal_sizes(model.layers, job.global_batch, sum(counts), dp, sizes, depths))
                     if limits.all_orders and legal:
                         orders += _orders_of(counts)
                         _refuse_too_many(orders, tp, dp, counts)
@@ -338,14 +349,16 @@ def _stage_counts(available: list[int], pp_sizes: tuple[int, ...] | None) -> Ite
     """
     if pp_sizes is None or sum(available) in pp_sizes:
         yield tuple(available)
-    for pp in sorted(pp_sizes or ()):
-        if not len(available) <= pp < sum(available) or not all(available):
-            continue
-        counts = list(available)
-        while sum(counts) > pp:
-            largest = max(counts)
-            counts[len(counts) - 1 - counts[::-1].index(largest)] -= 1
-        yield tuple(counts)
+    if not pp_sizes or not all(available):
+        return
+    counts, trimmed = list(available), []
+    # Trimming to a smaller size goes on where that to a larger one ends.
+    for pp in sorted(set(pp_sizes), reverse=True):
+        if len(available) <= pp < sum(available):
+            for _ in range(sum(counts) - pp):
+                counts[len(counts) - 1 - counts[::-1].index(max(counts))] -= 1
+            trimmed.append(tuple(counts))
+    yield from reversed(trimmed)
 
 
 def _arrangements(
