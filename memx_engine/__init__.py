@@ -133,6 +133,7 @@ if TYPE_CHECKING:
     from memx_engine.search.limit_checks import checked_limits as checked_limits
     from memx_engine.search.limit_words import parse_limits as parse_limits
     from memx_engine.search.limits import OperatorLimits as OperatorLimits
+    from memx_engine.search.listing import with_plan as with_plan
     from memx_engine.search.objective import Objective as Objective
     from memx_engine.search.objective import References as References
     from memx_engine.search.objective import Weights as Weights
@@ -241,6 +242,7 @@ _HOMES = {
     "search.limit_checks": ("checked_limits",),
     "search.limit_words": ("parse_limits",),
     "search.limits": ("OperatorLimits",),
+    "search.listing": ("with_plan",),
     "search.objective": ("Objective", "References", "Weights", "parse_weights"),
     "search.result": ("Certificate", "PlanTable", "PruneCounts", "RankedPlan", "SearchProgress", "SearchResult"),
     "search.replan": ("Before", "Replan", "replan", "without_nodes"),
