@@ -189,6 +189,8 @@ class MemxApp(SearchingApp):
     def set_cluster(self, cluster: Cluster, source: str = "") -> None:
         """Work on another cluster; results of the old one stay visible and are called stale."""
         self.session.cluster, self.session.cluster_source = cluster, source
+        there = {node.name for node in cluster.nodes}
+        self.session.without = tuple(name for name in self.session.without if name in there)
         if source:
             self.session.recent = add_recent(self.session.recent, source)
         self.publish("cluster")
@@ -357,6 +359,8 @@ class MemxApp(SearchingApp):
         now = time.monotonic()
         if self.cancel_sensitivity():
             self.say("stopping; what is searched so far is shown")
+        elif self.cancel_replan():
+            self.say("stopping; the best plan so far is shown")
         elif self.session.searching and not (self._stop_search and self._stop_search.is_set()):
             self.cancel_search()
             self.say("cancelling the search; ctrl+c again quits")

@@ -16,6 +16,8 @@ from memx_tui.ground import stored_estimator
 from memx_tui.limit_form import variants_of
 from memx_tui.messages import (
     JobFailed,
+    ReplanFound,
+    ReplanProgressed,
     RequestExplained,
     SearchCancelled,
     SearchFinished,
@@ -23,6 +25,7 @@ from memx_tui.messages import (
     SensitivityFound,
     SensitivityProgressed,
 )
+from memx_tui.replanning import Leaving, Replanned
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -85,6 +88,32 @@ def run_search(
         post(JobFailed(error, "searching for plans"))
 
 
+def run_replan(
+    asked: Leaving,
+    cluster: Cluster,
+    model: TransformerSpec,
+    job: Job,
+    options: SearchOptions,
+    folder: Path,
+    post: Post,
+    stop: threading.Event,
+) -> None:
+    """Search ``cluster``, which has lost nodes, choose what moves least from the plan in hand, and post the answer."""
+    from memx_engine import replan
+
+    try:
+        estimator = stored_estimator(cluster, model, job, folder)
+        report = _reporter(lambda message: post(ReplanProgressed(message.progress)))
+        result = _search(cluster, model, job, options, estimator, report, stop)
+        found = None
+        if asked.hand is not None:
+            found = replan(result, asked.hand.before, tolerance=asked.tolerance)
+        post(ReplanFound(Replanned(asked, result, found.chosen if found else result.plans[0], found)))
+    except Exception as error:  # the edge between engine and screen: whatever it raises is logged and shown
+        log.exception("planning again failed")
+        post(JobFailed(error, "planning again"))
+
+
 def _search_free(
     cluster: Cluster,
     model: TransformerSpec,
@@ -128,7 +157,7 @@ def _search(
     return result
 
 
-def _reporter(post: Post, part: str = "") -> Callable[[SearchProgress], None]:
+def _reporter(post: Callable[[SearchProgressed], object], part: str = "") -> Callable[[SearchProgress], None]:
     """Posts what a search reports, not more often than is read; ``part``: which of several searches it is."""
     last = 0.0
 

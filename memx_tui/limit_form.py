@@ -146,7 +146,7 @@ def check_form(texts: Mapping[str, str], session: Session, editing: str = "") ->
         return asked, problems
     assert session.cluster is not None and session.model is not None
     try:
-        job = session.job()
+        job = session.job()  # of the whole cluster: a limit may speak of nodes that are left out for now
     except MemxError:
         return asked, problems  # the search says what is wrong with the job
     try:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     )
     from memx_tui.columns import PlanColumns
     from memx_tui.profile_state import ProfileSettings, Survey
+    from memx_tui.replanning import Replanned
 
 
 @dataclass
@@ -82,6 +83,23 @@ class SensitivityFound(Message):
     """What every change of the cluster would buy."""
 
     sensitivity: Sensitivity
+
+
+@dataclass
+class ReplanProgressed(Message):
+    """Counts of the running search without some nodes."""
+
+    progress: SearchProgress
+
+    def can_replace(self, message: Message) -> bool:
+        return isinstance(message, ReplanProgressed)
+
+
+@dataclass
+class ReplanFound(Message):
+    """The plans without some nodes, and what moving there takes."""
+
+    answer: Replanned
 
 
 @dataclass

@@ -63,6 +63,9 @@ def restore(session: Session, state: SessionState) -> list[MemxError]:
         weights = attempt(parse_weights, state.weights)
         session.options = SearchOptions(weights=weights) if weights is not None else None
     _restore_limits(session, state, problems)
+    if session.cluster is not None and session.cluster_source == state.cluster:
+        there = {node.name for node in session.cluster.nodes}
+        session.without = tuple(name for name in state.without if name in there)
     session.view = ViewOptions(
         sort=state.sort if state.sort in SORT_KEYS else "rank",
         descending=state.descending,
@@ -136,6 +139,7 @@ def capture(session: Session, theme: str | None) -> SessionState:
         job={key: value for key, value in session.job_overrides.items() if value is not None},
         weights=weights_text(session.options.weights if session.options else None),
         limits=form_texts(session.options, session.free),
+        without=session.without,
         screen=session.mode,
         sort=view.sort,
         descending=view.descending,

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from textual import work
 
-from memx_engine import MemxError, Workspace
+from memx_engine import MemxError, Workspace, with_plan
 from memx_tui import jobs
+from memx_tui.columns import PlanColumns
 from memx_tui.messages import JobFailed, SearchCancelled, SearchFinished, SearchProgressed
 from memx_tui.profiling import ProfilingApp
+from memx_tui.replanning import inputs_of, options_on
 
 if TYPE_CHECKING:
     from textual.message_pump import MessagePump
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from memx_engine import PlanRequest, SearchResult
     from memx_tui.limit_form import Asked
+    from memx_tui.replanning import Leaving, Replanned
 
 
 TICK_S = 1.0
@@ -31,22 +34,26 @@ class SearchingApp(ProfilingApp):
 
     _stop_search: threading.Event | None = None
     _stop_sensitivity: threading.Event | None = None
+    _stop_replan: threading.Event | None = None
     _search_again = False
     """The running search is stopped because another one is wanted."""
     _waiting: Timer | None = None
 
     def start_search(self) -> None:
         """Search with the session's inputs in a thread; one at a time."""
+        from memx_engine import SearchOptions
+
         session = self.session
         if session.searching:
             self.say("a search is running; ctrl+c cancels it")
             return
         try:
-            job = session.job()
+            cluster, model, job = session.planned()
+            assert session.cluster is not None
+            options = options_on(session.cluster, cluster, model, job, session.options or SearchOptions())
         except MemxError as error:
             self.show_error(error)
             return
-        assert session.cluster is not None and session.model is not None
         self._stop_search = threading.Event()
         session.searching, session.progress, session.failure = True, None, None
         session.search_began_s = time.monotonic()
@@ -57,10 +64,10 @@ class SearchingApp(ProfilingApp):
         self._search(
             partial(
                 jobs.run_search,
-                session.cluster,
-                session.model,
+                cluster,
+                model,
                 job,
-                session.options,
+                options,
                 session.inputs(),
                 self.workspace_folder(),
                 self.post_message,
@@ -125,16 +132,13 @@ class SearchingApp(ProfilingApp):
     def explain(self, request: PlanRequest, asker: MessagePump) -> None:
         """Judge a plan in a thread; the answer is posted to ``asker``."""
         session = self.session
+        known = session.result if session.result is not None and not session.stale else None
         try:
-            job = session.job()
+            # Of free values, or without some nodes, it is the search that is shown which is asked about.
+            cluster, model, job = (known.cluster, known.model, known.job) if known else session.planned()
         except MemxError as error:
             asker.post_message(JobFailed(error, "explaining a plan"))
             return
-        assert session.cluster is not None and session.model is not None
-        known = session.result if session.result is not None and not session.stale else None
-        cluster, model = session.cluster, session.model
-        if known is not None:  # of free values, or without some nodes, it is that search which is asked about
-            cluster, model, job = known.cluster, known.model, known.job
         self._explain(
             partial(
                 jobs.run_explain,
@@ -147,6 +151,39 @@ class SearchingApp(ProfilingApp):
                 asker.post_message,
             )
         )
+
+    def replan(self, asked: Leaving, asker: MessagePump) -> None:
+        """Plan again without some nodes, in a thread; the answer is posted to ``asker``."""
+        try:
+            inputs = inputs_of(self.session, asked)
+        except MemxError as error:
+            asker.post_message(JobFailed(error, "planning again"))
+            return
+        self._stop_replan = threading.Event()
+        folder = self.workspace_folder()
+        self._replan(partial(jobs.run_replan, asked, *inputs, folder, asker.post_message, self._stop_replan))
+
+    @work(thread=True, exclusive=True, group="replan", exit_on_error=False)
+    def _replan(self, run: partial[None]) -> None:
+        run()
+
+    def cancel_replan(self) -> bool:
+        """Ask the running planning to stop; False when none runs that was not asked already."""
+        stop, self._stop_replan = self._stop_replan, None
+        if stop is None:
+            return False
+        stop.set()
+        return True
+
+    def take_replanned(self, answer: Replanned) -> None:
+        """Show the plans of ``answer`` instead of those before, its own one under the cursor."""
+        session = self.session
+        result, row = with_plan(answer.result, answer.chosen)
+        session.without = answer.asked.without
+        session.hand = answer.asked.hand
+        session.accept(result, PlanColumns.of(result.table), session.inputs())
+        session.selected_row = row
+        self.publish("result")
 
     def find_sensitivity(self, result: SearchResult, asker: MessagePump) -> None:
         """Search what changes of the cluster would buy, in a thread; the answer is posted to ``asker``."""

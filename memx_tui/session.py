@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         TransformerSpec,
     )
     from memx_tui.columns import PlanColumns
+    from memx_tui.replanning import Hand
 
 Change = Literal[
     "cluster", "model", "job", "result", "search", "marks", "view", "theme", "mode", "profile", "settings", "draft"
@@ -70,6 +71,8 @@ class Session:
         job_file, job_overrides: As for the command line; the overrides win.
         options: Weights, limits and the like; None for the defaults. free: Values of the job and the model to choose
             from, by the names of their fields in :mod:`memx_tui.limit_form`.
+        without: Names of nodes that are planned without. result_without: Those that ``result`` was computed without.
+        hand: The plan that ``result`` was planned again from; None where it was searched from nothing.
         limit_draft: What was typed as limits and not searched with, None where nothing was.
         free_search: The searches of every combination of free values, ``result`` being one; None where one was made.
         result_inputs: Fingerprints of the inputs that ``result`` was computed from.
@@ -95,6 +98,9 @@ class Session:
     options: SearchOptions | None = None
     free: dict[str, tuple[int, ...]] = field(default_factory=dict)
     limit_draft: dict[str, str] | None = None
+    without: tuple[str, ...] = ()
+    result_without: tuple[str, ...] = ()
+    hand: Hand | None = None
     result: SearchResult | None = None
     columns: PlanColumns | None = None
     free_search: FreeSearch | None = None
@@ -128,6 +134,21 @@ class Session:
         job: Job = resolve_job(self.cluster, self.model, file=self.job_file, **self.job_overrides)
         return job
 
+    def planned(self) -> tuple[Cluster, TransformerSpec, Job]:
+        """Cluster, model and job of the next search: without the nodes that are left out.
+
+        Raises:
+            MemxError: A job cannot be made of them, or no node is left.
+        """
+        from memx_engine import resolve_job, without_nodes
+
+        job = self.job()
+        assert self.cluster is not None and self.model is not None
+        if not self.without:
+            return self.cluster, self.model, job
+        cluster = without_nodes(self.cluster, self.without)
+        return cluster, self.model, resolve_job(cluster, self.model, file=self.job_file, **self.job_overrides)
+
     def job_words(self) -> str:
         """The job in a few words, from the last result while it is current; "" while nothing was resolved."""
         if self.result is None:
@@ -144,6 +165,7 @@ class Session:
             tuple(sorted((key, str(value)) for key, value in self.job_overrides.items())),
             self.options,
             tuple(sorted(self.free.items())),
+            self.without,
             self.profile.settings.folder,
             self.profile.version,
         )
@@ -175,7 +197,7 @@ class Session:
         if self.result is not None:
             wanted |= {letter: plan_key(self.result.table.plans[row]) for letter, row in self.marks.items()}
         self.result, self.columns, self.result_inputs = result, columns, inputs
-        self.free_search = free_search
+        self.free_search, self.result_without = free_search, self.without
         self.failure = None
         self._details = {}
         self.marks = {}

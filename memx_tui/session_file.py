@@ -29,6 +29,7 @@ class SessionState:
         job: What was set on the job form, by the name of the job's field; fields left at their default are absent.
         weights: The weights in words: ``auto``, a profile, or ``T,M,V``.
         limits: What every plan keeps, by the fields of the dialog as the operator would type them.
+        without: Names of nodes that are planned without.
         screen: ``cluster``, ``plans`` or ``compare``.
         sort, descending, filter, fits_only, frontier_only, axes: How the plans were looked at.
         marks: Letter to the key that names a plan.
@@ -44,6 +45,7 @@ class SessionState:
     job: Mapping[str, JobValue] = field(default_factory=dict)
     weights: str = "auto"
     limits: Mapping[str, str] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
     screen: str = ""
     sort: str = "rank"
     descending: bool = False
@@ -113,7 +115,7 @@ def _parse(data: bytes, file: Path) -> SessionState:
         if not _CHECKS[name](value):
             line = _line_of(data.decode("utf-8"), name)
             raise InputError("has a value of the wrong kind", where=f"{file}:{line}: {name}")
-    values["recent"] = tuple(values.get("recent", ()))
+    values |= {name: tuple(values.get(name, ())) for name in ("recent", "without")}
     values["job"] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.get("job", {}).items()}
     return SessionState(**values)
 
@@ -151,7 +153,7 @@ _CHECKS: dict[str, Callable[[object], bool]] = {
     ),
     **dict.fromkeys(("descending", "fits_only", "frontier_only"), _is_flag),
     **dict.fromkeys(("theme", "job_file"), _is_text_or_none),
-    "recent": _is_texts,
+    **dict.fromkeys(("recent", "without"), _is_texts),
     **dict.fromkeys(("marks", "profile", "limits"), _is_words),
     "job": _is_job,
 }

@@ -60,6 +60,7 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
         Binding("pageup", "move(-10)", "Page up", id="pick.page-up", show=False, tooltip="Ten lines up"),
     ]
     VERB: ClassVar[str] = "Choose"
+    FILTER: ClassVar[type[QuietInput]] = QuietInput
     MAX_FIRST: ClassVar[int] = 30
 
     def __init__(
@@ -93,7 +94,7 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog pick-dialog") as box:
             box.border_title = Content(self._title)  # Content is kept literal
-            yield QuietInput(placeholder=self._placeholder, classes="pick-filter")
+            yield self.FILTER(placeholder=self._placeholder, classes="pick-filter")
             choices = Lines(classes="pick-list -always")
             choices.can_focus = False
             yield choices
@@ -168,9 +169,12 @@ class PickDialog(ModalScreen[V | None], Generic[V]):
         choices.set_lines(lines, start)
         if start is not None:
             choices.scroll_to_highlight()
+        self.query_one(".dialog-keys", Static).update(Content(self.keys_words()))
+
+    def keys_words(self) -> str:
+        """The last line: the keys, and how many items are shown."""
         count = f"{len(self._shown)} of {len(self._items)}"
-        keys = f"enter {self.VERB}   esc Close   {count if self._shown else 'nothing matches'}"
-        self.query_one(".dialog-keys", Static).update(Content(keys))
+        return f"enter {self.VERB}   esc Close   {count if self._shown else 'nothing matches'}"
 
     def _line(self, item: Item[V]) -> Content:
         first = item.cells[0].ljust(self._first)

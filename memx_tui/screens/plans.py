@@ -182,6 +182,8 @@ class PlansScreen(PlansAsking):
         words += [f"/{view.filter_text}"] if view.filter_text else []
         words += ["f fits only"] if view.fits_only else []
         words += ["p frontier only"] if view.frontier_only else []
+        if session.result_without:
+            words.append(f"without {', '.join(session.result_without)}")
         if session.free_search is not None:
             best = "best" if session.result is session.free_search.result else "one"
             words.append(f"{best} of {len(session.free_search.searched)} (v)")

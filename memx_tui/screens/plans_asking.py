@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from memx_tui.columns import PlanColumns
+from memx_tui.replanning import Hand, Leaving, Replanned, hand_of_result
 from memx_tui.screens.base import ModeScreen
 
 if TYPE_CHECKING:
@@ -33,6 +34,38 @@ class PlansAsking(ModeScreen):
     def _limits_chosen(self, asked: Asked | None) -> None:
         if asked is not None:
             self.memx.search_within(asked)
+
+    def action_nodes(self) -> None:
+        session = self.session
+        if not session.ready or session.searching:
+            busy = "a search is running; ctrl+c cancels it"
+            self.memx.say(busy if session.searching else "choose a cluster and a model first")
+            return
+        from memx_tui.screens.nodes import NodesDialog
+
+        assert session.cluster is not None
+        self.app.push_screen(NodesDialog(session.cluster, session.without, self._hands()), self._nodes_chosen)
+
+    def _hands(self) -> list[Hand]:
+        """The plans in hand: while nodes are left out first the one that was planned again from, then the cursor's."""
+        session, current = self.session, self.current()
+        model, earlier = session.model, session.hand if session.without else None
+        if earlier is not None and model is not None and earlier.before.model.fingerprint != model.fingerprint:
+            earlier = None  # of a model that is not planned any more
+        hands = [earlier] if earlier is not None else []
+        if current is not None and session.result is not None:
+            hands.append(hand_of_result(session.result, current))
+        return hands
+
+    def _nodes_chosen(self, asked: Leaving | None) -> None:
+        from memx_tui.screens.replan import ReplanDialog
+
+        if asked is not None:
+            self.app.push_screen(ReplanDialog(asked), self._replanned)
+
+    def _replanned(self, answer: Replanned | None) -> None:
+        if answer is not None:
+            self.memx.take_replanned(answer)
 
     def action_variants(self) -> None:
         from memx_tui.screens.variants import variants_dialog

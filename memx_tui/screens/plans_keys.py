@@ -25,6 +25,9 @@ PLANS_BINDINGS: list[BindingType] = [
         id="plans.sensitivity",
         tooltip="What more memory, faster links or one more node would buy",
     ),
+    Binding(
+        "n", "nodes", "Nodes", id="plans.nodes", tooltip="What if a node fails: plan again without it, and what moves"
+    ),
     Binding("c", "compare", "Compare", id="plans.compare", tooltip="Compare the marked plans"),
     Binding(
         "v",

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from memx_engine import Cluster, Replan, moves_by_node
 from memx_tui.text import numbers
 from memx_tui.text.grid import Column, table
+from memx_tui.text.plan_view import layers_by_type, recompute_by_type
 from memx_tui.text.style import Style
+
+if TYPE_CHECKING:
+    from memx_tui.replanning import Replanned
 
 
 def replan_text(replan: Replan, cluster: Cluster, style: Style) -> list[str]:
@@ -32,6 +38,26 @@ def replan_text(replan: Replan, cluster: Cluster, style: Style) -> list[str]:
     return [*lines, *style.wrap(note, " ")]
 
 
+def answer_text(answer: Replanned, style: Style) -> list[str]:
+    """The dashboard's answer: the plan without the nodes, beside the one in hand, and what every node must receive."""
+    result, chosen, hand = answer.result, answer.chosen, answer.asked.hand
+    estimate, s = chosen.estimate, chosen.plan.skeleton
+    stopped = "; the search was stopped, this is the best so far" if result.cancelled else ""
+    lines = style.wrap(f"{len(result.cluster.gpus)} GPUs are left; {result.feasible:,} layouts fit{stopped}.", "")
+    plan = (
+        f"Plan {chosen.rank}: tp {s.tp} pp {s.pp} dp {s.dp} mbs {s.micro_batch}, layers "
+        f"{layers_by_type(chosen.plan, style)}, recompute {recompute_by_type(chosen.plan, style)}; fullest GPU "
+        f"{numbers.percent(estimate.worst_gpu.used_fraction)} ({estimate.worst_gpu.gpu_type})."
+    )
+    lines += style.wrap(plan, "")
+    time = f"{numbers.seconds(estimate.iteration_time_s)} s per iteration"
+    if hand is not None:
+        change = numbers.change(estimate.iteration_time_s, hand.iteration_time_s)
+        time = f"{time} instead of {numbers.seconds(hand.iteration_time_s)} s ({change})"
+    lines += style.wrap(f"{time}; {estimate.certainty}.", "")
+    return [*lines, "", *replan_text(answer.replan, result.cluster, style)] if answer.replan is not None else lines
+
+
 _MOST_NODES = 16
 
 
@@ -56,9 +82,10 @@ def _words(replan: Replan) -> list[str]:
             f"This plan moves {numbers.size(chosen.received_bytes)} GiB and {cost}; the best plan, {price}, "
             f"takes {numbers.seconds(best_s)} s and would move {numbers.size(best.received_bytes)} GiB."
         )
+    receiving = sum(move.received_bytes > 0 for move in chosen.ranks)
     words.append(
-        f"{chosen.moved_layers} layers move; {numbers.size(chosen.received_bytes)} GiB are received, "
-        f"{numbers.size(chosen.kept_bytes)} GiB stay where they are."
+        f"{chosen.moved_layers} layers move; {numbers.size(chosen.received_bytes)} GiB are received by {receiving} of "
+        f"{len(chosen.ranks)} GPUs, {numbers.size(chosen.kept_bytes)} GiB stay where they are."
     )
     if chosen.lost_weights_bytes + chosen.lost_optimizer_bytes > 0:
         words.append(

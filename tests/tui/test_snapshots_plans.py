@@ -133,6 +133,11 @@ def test_check_34_limits(snap_compare: Any, size: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_check_34_nodes(snap_compare: Any, size: tuple[int, int]) -> None:
+    assert snap_compare(app_on(marked_session()), terminal_size=size, run_before=steps("n", "down", "space"))
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_check_34_error(snap_compare: Any, size: tuple[int, int]) -> None:
     async def before(pilot: Pilot[None]) -> None:
         app = pilot.app
