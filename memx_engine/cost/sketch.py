@@ -30,6 +30,8 @@ _Number = TypeVar("_Number", bound=np.generic)
 _MOST_BYTES = 96 << 20
 """Rows are dropped beyond this, with the sketches that need them."""
 
+_MOST_ROWS = 1 << 16  # that a book has room for from the start
+
 _MOST_SKETCH_BYTES = 64 << 20
 """Sketches are dropped beyond this."""
 _MOST_TIMED_BYTES = 16 << 20
@@ -65,10 +67,16 @@ class RowBook:
         self.most, self.tail_of = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         self.capacity, self.whole = np.empty(0), np.empty(0)
         self.least_tail = np.empty((0, self.units + 1))
+        # Room for all rows at once, since copying them when there are many takes long.
+        self._make_room(min(_MOST_BYTES // self._row_bytes + 1, _MOST_ROWS))
+
+    @property
+    def _row_bytes(self) -> int:
+        return (self.units + 1) * (8 * len(FIELDS) + 2)
 
     @property
     def bytes_held(self) -> int:
-        return self.count * (self.units + 1) * (8 * len(FIELDS) + 2)
+        return self.count * self._row_bytes
 
     def _make_room(self, rows: int) -> None:
         if rows <= self._room:
