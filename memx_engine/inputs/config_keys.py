@@ -11,7 +11,7 @@ from memx_engine.inputs.nodes import Node
 DEFAULTS_FROM: Final = "transformers 4.57.1"
 
 LIMITS: Final[Mapping[str, int]] = {
-    "layers": 10_000,
+    "layers": 512,
     "width": 1 << 20,
     "ffn": 1 << 23,
     "heads": 1 << 14,

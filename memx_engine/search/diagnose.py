@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from memx_engine.cost.parameters import state_bytes
+from memx_engine.cost.sketch import Sketch
 from memx_engine.cost.table import Estimator
 from memx_engine.errors import CancelledError, NoFeasiblePlanError
 from memx_engine.inputs.cluster import Cluster
@@ -15,6 +17,7 @@ from memx_engine.plan import Skeleton
 from memx_engine.search.bounds import Bounds, compute_bounds
 from memx_engine.search.limits import NO_OPERATOR_LIMITS, OperatorLimits, limited
 from memx_engine.search.objective import PEAK_ALONE
+from memx_engine.search.sketch_bounds import sketched_bounds
 from memx_engine.search.solver import Limits, solve
 from memx_engine.search.space import MICRO_BATCHES, Space, enumerate_space
 from memx_engine.units import GIB
@@ -23,6 +26,7 @@ Stop = Callable[[], bool]
 MakeEstimator = Callable[[Cluster, TransformerSpec, Job], Estimator]
 
 SHORTEST_SEQ_LEN = 64
+_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,16 @@ def no_feasible_plan(
 
     Args:
         space: What was searched.
-        nearest: The skeleton that misses its capacity by least; None where no skeleton is legal.
+        nearest: The skeleton that misses its capacity by least; None where no skeleton is legal, or none was looked at
+            because the model's states alone exceed all memory.
         make_estimator: Predicts the changed jobs.
     """
+    if nearest is None and space.layouts:
+        states = _states_words(space.model, space.job, space.cluster)
+        return NoFeasiblePlanError(
+            f"no plan of {space.model.name} fits {space.cluster.name}: {states}",
+            hint=remedy(space.cluster, space.model, space.job, make_estimator, should_stop, space.limits),
+        )
     if nearest is None:
         return NoFeasiblePlanError(f"no plan of {space.model.name} can be placed", hint=_placement_hint(space))
     skeleton, bounds = nearest
@@ -111,6 +122,8 @@ def remedy(
     if words:
         return f"this would fit: {'; or '.join(words)}"
     cannot = f"shortening the sequence cannot help (tried down to {min(SHORTEST_SEQ_LEN, job.seq_len)} tokens)"
+    if exceeds_every_gpu(model, job, cluster):
+        cannot = "shortening the sequence cannot help"
     together = combined(changes, job)
     if together is not None and fits(together.job):
         return f"{cannot}; together these would fit: {together.words}"
@@ -118,7 +131,9 @@ def remedy(
         more = replace(cluster, nodes=cluster.nodes * factor)
         if fits(job, more):
             return f"{cannot}; {factor} times as many nodes would fit, or a smaller model"
-    return f"{cannot}; not even 4 times as many nodes would fit: use a smaller model"
+    least = -(-_state_bytes(model, job) // max(_capacity_bytes(cluster), 1))
+    needs = f" (it takes at least {least:,.0f} times as many GPUs)" if least > 4 else ""
+    return f"{cannot}; not even 4 times as many nodes would fit{needs}: use a smaller model"
 
 
 def _used_up(cluster: Cluster) -> str:
@@ -150,9 +165,14 @@ def fits_somewhere(
     smallest = min(job.micro_batch_sizes or MICRO_BATCHES)
     changed = replace(job, micro_batch_sizes=(smallest,), virtual_stages=())
     space = enumerate_space(cluster, model, changed, limits)
+    if exceeds_every_gpu(model, job, cluster):
+        return False
     estimator = limited(make_estimator(cluster, model, space.job), limits)
     one_recompute = job.framework is Framework.MEGATRON
     common = Limits(max_layer_difference=limits.max_layer_difference, same_recompute=one_recompute)
+    sketch: Callable[[Skeleton], Sketch] | None = getattr(estimator, "sketch", None)
+    if sketch is not None and not limits and not one_recompute:
+        return _some_sketch_fits(list(space.skeletons()), sketch, should_stop)
     for skeleton in space.skeletons():
         if should_stop():
             raise CancelledError("stopped while looking for a change that fits")
@@ -163,6 +183,40 @@ def fits_somewhere(
         if common == Limits() or solve(table, PEAK_ALONE, limits=common) is not None:
             return True
     return False
+
+
+def _some_sketch_fits(skeletons: list[Skeleton], sketch: Callable[[Skeleton], Sketch], should_stop: Stop) -> bool:
+    start, step = 0, 1
+    while start < len(skeletons):
+        if should_stop():
+            raise CancelledError("stopped while looking for a change that fits")
+        some = [sketch(skeleton) for skeleton in skeletons[start : start + step]]
+        if (sketched_bounds(some).excess_bytes <= 0.0).any():
+            return True
+        start, step = start + step, min(2 * step, _AT_ONCE)
+    return False
+
+
+def exceeds_every_gpu(model: TransformerSpec, job: Job, cluster: Cluster) -> bool:
+    """Whether weights, gradients and optimizer state of one replica alone exceed the memory of all GPUs together."""
+    return _state_bytes(model, job) > _capacity_bytes(cluster)
+
+
+def _state_bytes(model: TransformerSpec, job: Job) -> float:
+    return model.parameters * state_bytes(job, 1).total
+
+
+def _capacity_bytes(cluster: Cluster) -> int:
+    """Of all GPUs together, what is in use included: freeing that is told apart."""
+    return sum(gpu.gpu_type.memory_bytes for gpu in cluster.gpus)
+
+
+def _states_words(model: TransformerSpec, job: Job, cluster: Cluster) -> str:
+    return (
+        f"weights, gradients and optimizer state of its {model.parameters / 1e9:,.3g} B parameters alone take "
+        f"{_state_bytes(model, job) / GIB:,.0f} GiB, and all {len(cluster.gpus)} GPUs together have "
+        f"{_capacity_bytes(cluster) / GIB:,.0f}"
+    )
 
 
 def shorter_sequence(
@@ -234,6 +288,20 @@ def combined(changes: list[Change], job: Job) -> Change | None:
     return Change(", ".join(change.words for change in changes), together)
 
 
+def _too_many_stages(space: Space) -> str:
+    """Says so where the sizes asked for need more layers or GPUs than there are; else empty."""
+    job, layers = space.job, space.model.layers
+    usable = sum(len(r) for name, r in space.cluster.ranks_by_type.items() if name not in space.excluded_types)
+    tp, pp, dp = (min(sizes or (1,)) for sizes in (job.tp_sizes, job.pp_sizes, job.dp_sizes))
+    if pp > layers:
+        return f"PP {pp} needs {pp} layers, the model has {layers}: use PP {min(layers, usable)} or less"
+    if tp * pp * dp > usable:
+        named = [("TP", tp, job.tp_sizes), ("PP", pp, job.pp_sizes), ("DP", dp, job.dp_sizes)]
+        sizes = " x ".join(f"{name} {value}" for name, value, asked in named if asked)
+        return f"{sizes} needs {tp * pp * dp} GPUs, {usable} can take part: use smaller sizes"
+    return ""
+
+
 def _placement_hint(space: Space) -> str:
     """Why no skeleton is legal at all."""
     job, types = space.job, [t.name for t in space.cluster.gpu_types]
@@ -251,6 +319,9 @@ def _placement_hint(space: Space) -> str:
         return f"none of the DP sizes {job.dp_sizes} divides the global batch {job.global_batch} and has GPUs for it"
     if not space.micro_batches:
         return f"none of the micro-batch sizes {job.micro_batch_sizes} divides the global batch {job.global_batch}"
+    too_many = _too_many_stages(space)
+    if too_many:
+        return too_many
     return (
         f"no TP x PP x DP of {len(space.cluster.gpus)} GPUs keeps TP inside a node, gives {space.model.layers} layers "
         f"to at most as many stages, and divides the global batch {job.global_batch}; free the TP, PP, DP or "

@@ -33,7 +33,8 @@ def checked_limits(limits: OperatorLimits, cluster: Cluster, model: TransformerS
     limits = _named(limits, cluster)
     _check_types(limits, cluster)
     _check_layers(limits, model)
-    _check_recompute(limits, job)
+    _check_recompute(limits, model, job)
+    _check_depth(limits, job)
     _check_orders(limits, cluster)
     return limits
 
@@ -134,7 +135,9 @@ def _check_layers(limits: OperatorLimits, model: TransformerSpec) -> None:
             raise InputError(
                 f"pinned are {listed} = {sum(stages.values())} layers{more}, the model has {model.layers}",
                 where=flag,
-                hint=f"every layer is placed exactly once: lower the pins to at most {model.layers - others} together",
+                hint=f"every layer is placed exactly once: lower the pins to at most {model.layers - others} together"
+                if others < model.layers
+                else f"stages count from 0, and {model.layers} layers fill at most {model.layers} stages",
             )
         if limits.max_layer_difference is not None:
             spread = max(stages.values()) - min(stages.values())
@@ -148,7 +151,27 @@ def _check_layers(limits: OperatorLimits, model: TransformerSpec) -> None:
         raise InputError("the layer difference cannot be negative", where="--max-layer-difference")
 
 
-def _check_recompute(limits: OperatorLimits, job: Job) -> None:
+def _check_depth(limits: OperatorLimits, job: Job) -> None:
+    """Pinned stages must exist in some pipeline of the depths that the job names."""
+    depths = job.pp_sizes
+    if depths is None:
+        return
+    most = max(depths)
+    for flag, targets in (
+        ("--pin-layers", [target for target, _ in limits.layers]),
+        ("--pin-recompute", [target for target, _ in limits.recompute]),
+    ):
+        last = max((target for target in targets if isinstance(target, int)), default=-1)
+        if last < most:
+            continue
+        raise InputError(
+            f"stage {last} is pinned, and PP {most} has the stages 0 to {most - 1}",
+            where=f"{flag} and --pp",
+            hint=f"pin a stage below {most}, or use PP {last + 1} or more",
+        )
+
+
+def _check_recompute(limits: OperatorLimits, model: TransformerSpec, job: Job) -> None:
     flag, pins = "--pin-recompute", limits.recompute
     _check_once(pins, flag, "every stage")
     for (a, one), (b, other) in combinations(pins, 2):
@@ -168,6 +191,12 @@ def _check_recompute(limits: OperatorLimits, job: Job) -> None:
     layers = dict(limits.layers)
     for target, option in pins:
         _check_option(option, job, flag)
+        if option.kind == "block" and option.n > model.layers:
+            raise InputError(
+                f"{option} recomputes more layers than the {model.layers} of the model",
+                where=flag,
+                hint=f"use at most block:{model.layers}, or full",
+            )
         pinned = layers.get(target) if target is not None else min(layers.values(), default=None)
         if option.kind == "block" and pinned is not None and option.n > pinned:
             raise InputError(

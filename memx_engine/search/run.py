@@ -13,7 +13,7 @@ from memx_engine.inputs.job import Framework, Job
 from memx_engine.inputs.model import TransformerSpec
 from memx_engine.search.bounding import BoundedSpace, Bounder, Tables
 from memx_engine.search.control import Control, Progress, Stop
-from memx_engine.search.diagnose import no_feasible_plan
+from memx_engine.search.diagnose import exceeds_every_gpu, no_feasible_plan
 from memx_engine.search.event_bound import event_lower_bound
 from memx_engine.search.fitting import Fitting
 from memx_engine.search.limit_checks import checked_limits
@@ -85,6 +85,8 @@ class _Search:
         space = enumerate_space(self._cluster, self._model, self._job, limits)
         skeletons = list(space.skeletons())
         control.counts = replace(control.counts, placement=space.placement_pruned)
+        if skeletons and exceeds_every_gpu(self._model, self._job, self._cluster):
+            raise no_feasible_plan(space, None, make_estimator=self._estimator.derive, should_stop=control.cancels)
         tables = Tables(limited(self._estimator, limits))
         bounder = Bounder(
             self._estimator,

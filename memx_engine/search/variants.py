@@ -105,7 +105,8 @@ def free_variants(
     models = [m for h, kv in product(heads or (None,), kv_heads or (None,)) if (m := _with_heads(model, h, kv))]
     if not models:
         raise InputError(
-            f"none of the KV heads {_listed(kv_heads or [model.kv_heads])} divides any of the heads {_listed(heads)}",
+            f"none of the KV heads {_listed(kv_heads or [model.kv_heads])} divides any of the heads "
+            f"{_listed(heads or [model.heads])}",
             where="--heads and --kv-heads",
             hint="query heads are shared out evenly among the KV heads",
         )
