@@ -20,6 +20,7 @@ class Gap:
             is only a certificate that is known.
         bound_gap: 1 - lower bound / additive phi: the plan is at most this share above the optimum of the space. None
             where no bound was proven.
+        event_bound_gap: The same by events over the whole space, interleaved plans included: 1 - bound / phi by events.
     """
 
     phi: float
@@ -28,6 +29,7 @@ class Gap:
     bound_gap: float | None
     time_excess: float | None = None
     ahead: int | None = None
+    event_bound_gap: float | None = None
 
 
 def gap_to(result: SearchResult, objective: Objective, estimate: Estimate) -> Gap:
@@ -42,6 +44,7 @@ def gap_to(result: SearchResult, objective: Objective, estimate: Estimate) -> Ga
         _bound_gap(result.certificate, objective, estimate) if known else None,
         estimate.iteration_time_s / best.iteration_time_s - 1.0,
         result.table.ahead_of(phi) if known else None,
+        _event_bound_gap(result.certificate, phi) if known else None,
     )
 
 
@@ -49,7 +52,13 @@ def gap_by_certificate(certificate: Certificate, objective: Objective, estimate:
     """The gap of a plan to the best of the search that its file's certificate is of; by the additive time."""
     phi = _additive(objective, estimate)
     bound = _bound_gap(certificate, objective, estimate)
-    return Gap(phi, certificate.best, phi / certificate.best - 1.0, bound)
+    by_events = _event_bound_gap(certificate, objective.phi_of(estimate))
+    return Gap(phi, certificate.best, phi / certificate.best - 1.0, bound, event_bound_gap=by_events)
+
+
+def _event_bound_gap(certificate: Certificate, event_phi: float) -> float | None:
+    bound = certificate.event_lower_bound
+    return None if bound is None else 1.0 - bound / event_phi
 
 
 def _bound_gap(certificate: Certificate, objective: Objective, estimate: Estimate) -> float | None:
