@@ -47,8 +47,10 @@ def plan_remedy(
     def fits(changed: Job) -> bool:
         return fits_somewhere(cluster, model, changed, make_estimator)
 
-    words = list(_changes(model, asked, fits))
-    would = f"what would fit: {', or '.join(words)}" if words else "no other layout on these GPUs fits"
+    words = list(_changes(model, asked, fits)) or list(_more_gpus(cluster, model, asked, fits))
+    # 1F1B needs least memory, and is what these were tried with.
+    plain = "" if shape.virtual_stages == 1 else ", with 1F1B"
+    would = f"what would fit{plain}: {', or '.join(words)}" if words else "no other layout fits"
     seq_len = shorter_sequence(cluster, model, asked, make_estimator)
     if seq_len is not None:
         return f"{would}{', or' if words else '; only'} a sequence of {seq_len} tokens"
@@ -90,8 +92,15 @@ def _within_layout(
     changed = found and fitting(found.layers, [table.options[r] for r in found.options])
     if changed and changed.layers != plan.layers and changed.recompute != plan.recompute:
         yield f"both (--layers {_listed(changed.layers)} --recompute {_listed(changed.recompute)})"
+    if skeleton.virtual_stages > 1:
+        changed = build_plan(cluster, model, replace(skeleton, virtual_stages=1), plan.layers, plan.recompute)
+        if estimator.estimate(changed).verdict is not Verdict.DOES_NOT_FIT:
+            yield "1F1B with nothing else changed (--schedule 1f1b)"
     for smaller in _halvings(skeleton.micro_batch):
         shape = replace(skeleton, micro_batch=smaller)
+        unit = skeleton.dp * smaller * (skeleton.pp if skeleton.virtual_stages > 1 else 1)
+        if skeleton.global_batch % unit:
+            continue
         if estimator.estimate(replace(plan, skeleton=shape)).verdict is not Verdict.DOES_NOT_FIT:
             yield f"micro-batch {smaller} with nothing else changed (--mbs {smaller})"
             break
@@ -157,6 +166,20 @@ def _wider(model: TransformerSpec, job: Job, fits: Callable[[Job], bool]) -> Ite
         yield f"TP {sharded[0]} with DP {sharded[1]} and a sharded optimizer"
     if replicated is not None:
         yield f"TP {replicated[0]} with DP {replicated[1]} (sharded optimizer or not)"
+
+
+def _more_gpus(cluster: Cluster, model: TransformerSpec, job: Job, fits: Callable[[Job], bool]) -> Iterator[str]:
+    """The fewest more GPUs of the cluster with which a larger TP or a deeper pipeline fits."""
+    (tp,), (pp,), (dp,) = job.tp_sizes or (1,), job.pp_sizes or (1,), job.dp_sizes or (1,)
+    sizes = [(wider, pp) for wider in legal_tp(model, True) if wider > tp]
+    sizes += [(tp, deeper) for deeper in range(pp + 1, model.layers + 1)]
+    for wider, deeper in sorted(sizes, key=lambda size: (size[0] * size[1], size[1])):
+        gpus = wider * deeper * dp
+        if gpus > len(cluster.gpus):
+            return
+        if fits(replace(job, tp_sizes=(wider,), pp_sizes=(deeper,))):
+            yield f"TP {wider} with PP {deeper} and DP {dp} on {gpus} of the cluster's {len(cluster.gpus)} GPUs"
+            return
 
 
 def _multiples(pp: int, dp: int, layers: int) -> Iterator[int]:

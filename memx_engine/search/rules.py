@@ -106,7 +106,7 @@ def _shape(cluster: Cluster, model: TransformerSpec, job: Job, request: PlanRequ
         groups = job.global_batch // (dp * size)
         problem = schedule_problem(model.layers, pp, groups, request.virtual_stages)
         if problem and not (isinstance(request.layers, tuple) and "equal chunks" in problem):
-            yield Reason("schedule", problem, remedy=_schedule_remedy(job, request))
+            yield Reason("schedule", problem, remedy=_schedule_remedy(model, request, groups))
     if request.virtual_stages > 1 and job.framework is Framework.FLAGSCALE:
         yield Reason("schedule", "FlagScale does not interleave uneven pipelines", remedy="use 1F1B")
 
@@ -157,10 +157,17 @@ def node_problem(cluster: Cluster, size: int) -> str:
     return f"a stage of TP x DP = {size} GPUs suits no node size ({', '.join(map(str, nodes))} of one type)"
 
 
-def _schedule_remedy(job: Job, request: PlanRequest) -> str:
-    if request.virtual_stages == 1:
-        return "use fewer pipeline stages"
-    return "use 1F1B, or a PP that divides the number of micro-batches"
+def _schedule_remedy(model: TransformerSpec, request: PlanRequest, groups: int) -> str:
+    """The nearest schedules and depths that can run."""
+    pp, depth = request.pp, request.virtual_stages
+    if depth == 1:
+        return f"use PP {model.layers} or less"
+    words = ["1F1B"] if pp <= model.layers else []
+    depths = [v for v in range(2, model.layers // pp + 1) if schedule_problem(model.layers, pp, groups, v) is None]
+    words += [f"interleaved:{_nearest(tuple(depths), depth)}"] if depths else []
+    others = [p for p in range(2, model.layers + 1) if schedule_problem(model.layers, p, groups, depth) is None]
+    words += [f"PP {_nearest(tuple(others), pp)}"] if others else []
+    return f"use {' or '.join(words)}"
 
 
 def _details(cluster: Cluster, model: TransformerSpec, job: Job, request: PlanRequest) -> Iterator[Reason]:
@@ -170,10 +177,19 @@ def _details(cluster: Cluster, model: TransformerSpec, job: Job, request: PlanRe
     if isinstance(layers, tuple):
         if len(layers) not in (request.pp, request.pp * depth):
             wanted = f"{request.pp}" if depth == 1 else f"{request.pp} or {request.pp * depth}"
-            yield Reason("layers", f"the layer list has {len(layers)} entries, PP {request.pp} needs {wanted}")
+            yield Reason(
+                "layers",
+                f"the layer list has {len(layers)} entries, PP {request.pp} needs {wanted}",
+                remedy=f"list one number for each stage, such as {_joined(even_split(model.layers, request.pp))}, or "
+                f"use PP {len(layers)}",
+            )
             return
         if min(layers) < 1:
-            yield Reason("layers", f"the layer list {_joined(layers)} leaves a stage without layers")
+            yield Reason(
+                "layers",
+                f"the layer list {_joined(layers)} leaves a stage without layers",
+                remedy="give every stage at least 1 layer, or use a smaller PP",
+            )
         if sum(layers) != model.layers:
             yield Reason(
                 "layers",
@@ -187,19 +203,25 @@ def _details(cluster: Cluster, model: TransformerSpec, job: Job, request: PlanRe
                 f"the layer list {_joined(layers)} does not divide into {depth} equal chunks per stage",
                 remedy=f"list all {request.pp * depth} chunks",
             )
-    yield from _recompute(job, request, split)
+    yield from _recompute(model, job, request, split)
     for name in request.type_order or ():
         if name not in cluster.ranks_by_type:
             known = ", ".join(t.name for t in cluster.gpu_types)
             yield Reason("placement", f"the cluster has no GPU type {name}", remedy=f"it has {known}")
 
 
-def _recompute(job: Job, request: PlanRequest, split: tuple[tuple[int, ...], ...] | None) -> Iterator[Reason]:
+def _recompute(
+    model: TransformerSpec, job: Job, request: PlanRequest, split: tuple[tuple[int, ...], ...] | None
+) -> Iterator[Reason]:
     options = request.recompute
     if options is None:
         return
     if len(options) not in (1, request.pp):
-        yield Reason("recompute", f"the recompute list has {len(options)} entries, use 1 or {request.pp}")
+        yield Reason(
+            "recompute",
+            f"the recompute list has {len(options)} entries, PP {request.pp} needs 1 or {request.pp}",
+            remedy="name one recompute for all stages or one for each",
+        )
         return
     if job.framework is Framework.MEGATRON and len(set(options)) > 1 and not _one_setting(options, split):
         yield Reason(
@@ -210,6 +232,16 @@ def _recompute(job: Job, request: PlanRequest, split: tuple[tuple[int, ...], ...
             "recompute", "FlagScale sets recompute per stage as off or full", remedy="use none, full, uniform or block"
         )
     if split is None:
+        # The planner splits: no stage can have more than what one layer for every other chunk leaves.
+        most = model.layers // request.virtual_stages - request.pp + 1
+        for option in dict.fromkeys(options):
+            if option.n > most:
+                yield Reason(
+                    "recompute",
+                    f"{option} names more layers than any {'stage' if request.virtual_stages == 1 else 'chunk'} of "
+                    f"PP {request.pp} can have, {most}",
+                    remedy=f"use at most {option.kind}:{most}" if most > 1 else "use full",
+                )
         return
     for i, (option, chunks) in enumerate(zip(spread(options, request.pp), split, strict=True)):
         if option.kind in ("block", "uniform") and option.n > min(chunks):
