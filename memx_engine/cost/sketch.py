@@ -17,8 +17,9 @@ from memx_engine.cost.network import PlacementNetwork
 from memx_engine.cost.origins import Ints, Learn, Limits, Origin, Origins, Signatures, StageLimits
 from memx_engine.cost.pipeline import in_flight
 from memx_engine.cost.recompute import basis, strategies
+from memx_engine.cost.row_choices import Kind, RowChoices, row_choices
 from memx_engine.cost.table import Array
-from memx_engine.plan import Recompute, Skeleton, StagePlacement
+from memx_engine.plan import FULL, Recompute, Skeleton, StagePlacement
 
 if TYPE_CHECKING:
     from memx_engine.cost.first_principles import FirstPrinciples
@@ -40,7 +41,8 @@ _LAYOUT_BYTES_PER_STAGE, _EVEN_BYTES = 128, 600
 
 _MOST_NUMBERS = 100_000
 """Numbers of one temporary array."""
-
+_MOST_CHOICE_BYTES = 64 << 20
+"""Choices of single rows are dropped beyond this."""
 
 FIELDS = ("least", "time", "slope", "high", "even_time", "even_memory", "tail")
 
@@ -61,6 +63,11 @@ class RowBook:
 
     def __init__(self, layers: int, virtual_stages: int, options: tuple[Recompute, ...]) -> None:
         self.options, self.units = options, layers // virtual_stages
+        self._shape = (layers, virtual_stages)
+        self._origins: list[tuple[Origin, int]] = []
+        self._choices: dict[tuple[int, Kind], RowChoices] = {}
+        self._choice_bytes = 0
+        self._strategies: dict[int, tuple[Recompute, ...]] = {}
         self.count = self._room = self._tails = 0
         self.columns = {name: np.empty((0, self.units + 1)) for name in FIELDS}
         self.even_option = np.empty((0, self.units + 1), dtype=np.int16)
@@ -87,9 +94,32 @@ class RowBook:
         self.most, self.tail_of = _longer(self.most, self._room), _longer(self.tail_of, self._room)
         self.capacity, self.whole = _longer(self.capacity, self._room), _longer(self.whole, self._room)
 
-    def add(self, origin: Origin, time_s: Array, memory: Array, v: int) -> Ints:
-        """Take in H rows: (U+1, R) times, (H, U+1, R) memory; their numbers."""
-        tail_s, capacity = origin.terms.tails[::v], origin.capacity_bytes
+    def strategies(self, stages: int) -> tuple[Recompute, ...]:
+        """The options as a skeleton of so many stages calls them: ``block`` of all that a stage can have is full."""
+        known = self._strategies.get(stages)
+        if known is None:
+            most = self.units - stages + 1
+            known = tuple(FULL if o.kind == "block" and o.n >= most else o for o in self.options)
+            self._strategies[stages] = known
+        return known
+
+    def choices(self, row: int, kind: Kind = "distinct") -> RowChoices:
+        """The choices of a row that fit; made anew where they were dropped for others."""
+        known = self._choices.get((row, kind))
+        if known is None:
+            origin, held = self._origins[row]
+            known = row_choices(origin, held, self.options, *self._shape, kind)
+            if self._choice_bytes > _MOST_CHOICE_BYTES:
+                self._choices.clear()
+                self._choice_bytes = 0
+            self._choices[row, kind] = known
+            self._choice_bytes += known.values.nbytes + known.starts.nbytes
+        return known
+
+    def add(self, origin: Origin, held: Ints, time_s: Array, memory: Array) -> Ints:
+        """Take in H rows: (U+1, R) times, (H, U+1, R) memory with (H,) ``held`` in flight; their numbers."""
+        tail_s, capacity = origin.terms.tails[:: self._shape[1]], origin.capacity_bytes
+        self._origins += [(origin, count) for count in held.tolist()]
         rows = np.arange(self.count, self.count + len(memory))
         self.count += len(memory)
         self._make_room(self.count)
@@ -341,7 +371,7 @@ class Sketcher:
         for start in range(0, len(missing), step):
             held = missing[start : start + step]
             memory = origin.memory(tuple(held.tolist()), book.options, self._layers, v)
-            known[held] = book.add(origin, time_s, memory, v)
+            known[held] = book.add(origin, held, time_s, memory)
 
     def _time(self, key: tuple[object, ...], origin: Origin, book: RowBook, v: int) -> tuple[Origin, Array]:
         """The times of a signature, of which the latest are kept: its rows come one after another."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,8 +13,9 @@ from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import Plan, Recompute, Skeleton, Stage
 from memx_engine.search.bounds import EvenPlan, weighted_variance
 from memx_engine.search.branch_and_bound import Candidate
-from memx_engine.search.objective import Objective
-from memx_engine.search.sources import Source
+from memx_engine.search.sources import Meaning
+
+Split = tuple[tuple[int, ...], tuple[Recompute, ...]]
 
 
 @dataclass(eq=False, slots=True)
@@ -21,12 +23,12 @@ class Assigned:
     """A skeleton's best plan. ``time_s`` by the additive form (by the interleaved estimate where v > 1).
 
     ``worst_fraction`` is the highest memory / capacity over the stages, ``worst_type`` the GPU type of that stage;
-    ``spread_bytes2`` the variance in bytes, whatever the objective's kind.
+    ``spread_bytes2`` the variance in bytes, whatever the objective's kind. ``split``: Layers and recompute per stage,
+    or what gives them when they are asked for.
     """
 
     skeleton: Skeleton
-    layers: tuple[int, ...]
-    recompute: tuple[Recompute, ...]
+    split: Split | Callable[[], Split]
     ground: tuple[Cluster, TransformerSpec]
     time_s: float
     peak_bytes: float
@@ -39,15 +41,28 @@ class Assigned:
     _plan: Plan | None = None
 
     @property
+    def layers(self) -> tuple[int, ...]:
+        return self._split()[0]
+
+    @property
+    def recompute(self) -> tuple[Recompute, ...]:
+        return self._split()[1]
+
+    def _split(self) -> Split:
+        if not isinstance(self.split, tuple):
+            self.split = self.split()
+        return self.split
+
+    @property
     def plan(self) -> Plan:
         """The complete plan; made when it is first asked for, because large searches keep thousands."""
         if self._plan is None:
-            self._plan = build_plan(*self.ground, self.skeleton, self.layers, self.recompute)
+            self._plan = build_plan(*self.ground, self.skeleton, *self._split())
         return self._plan
 
     def same_as(self, other: Assigned) -> bool:
         """Whether both stand for one plan."""
-        return (self.layers, self.recompute) == (other.layers, other.recompute) and self.skeleton == other.skeleton
+        return self.skeleton == other.skeleton and self._split() == other._split()
 
     @property
     def plain(self) -> bool:
@@ -59,19 +74,17 @@ def assigned(
     cluster: Cluster,
     model: TransformerSpec,
     skeleton: Skeleton,
-    source: Source,
+    meaning: Meaning,
     found: Candidate,
-    objective: Objective,
     lower_bound_phi: float = 0.0,
 ) -> Assigned:
-    """What the branch and bound found in ``source``, the choices of ``skeleton``; its Phi is that of ``objective``."""
+    """What the branch and bound found in the choices of ``skeleton``."""
     memory = np.array(found.memory)
-    used = memory / source.whole_bytes
-    phi = objective.phi(found.time_s, found.peak, found.variance)
+    used = memory / meaning.whole_bytes
+    phi = math.exp(found.log_phi)
     return Assigned(
         skeleton,
-        found.layers,
-        tuple(source.options[r] for r in found.options),
+        (tuple(n * meaning.unit for n in found.layers), tuple(meaning.options[r] for r in found.options)),
         (cluster, model),
         found.time_s,
         found.peak,
@@ -80,11 +93,11 @@ def assigned(
         min(lower_bound_phi, phi),
         float(used.max()),
         skeleton.placements[int(used.argmax())].gpu_type,
-        weighted_variance(memory, source.gpus),
+        weighted_variance(memory, meaning.gpus),
     )
 
 
-def assign_even(
+def assign_split(
     cluster: Cluster,
     model: TransformerSpec,
     skeleton: Skeleton,
@@ -92,11 +105,10 @@ def assign_even(
     phi: float,
     lower_bound_phi: float,
 ) -> Assigned:
-    """The even split of a skeleton, ``phi`` its own."""
+    """A split that was not searched for, ``phi`` its own."""
     return Assigned(
         skeleton,
-        even.layers,
-        even.recompute,
+        (even.layers, even.recompute),
         (cluster, model),
         even.time_s,
         even.peak_bytes,

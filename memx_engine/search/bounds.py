@@ -144,7 +144,8 @@ def figures(
 
 def weighted_variance(values: Array, weights: Array) -> float:
     """Variance of (P,) values, each counted ``weights`` times."""
-    return float(np.average((values - np.average(values, weights=weights)) ** 2, weights=weights))
+    share = weights / weights.sum()
+    return float(share @ (values - share @ values) ** 2)
 
 
 def compute_bounds(table: StageTable, *, one_recompute: bool = False, variance_kind: str = "bytes") -> Bounds:

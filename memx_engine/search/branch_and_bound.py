@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memx_engine.search.polygons import Regions
-from memx_engine.search.problem import Criterion, Problem
+from memx_engine.search.problem import NUMBERS, Criterion, Problem, numbers_of
 from memx_engine.search.wave import Plans, Wave
 
 Array = NDArray[np.float64]
@@ -36,7 +36,7 @@ _ROUNDING = 2e-14  # relative error of a sum over stages
 _SMALLEST_GAIN = 2e-11  # of a cut, in log Phi; less means that a plan lies at the vertex
 _ROUNDS = 8  # cuts per visit of a node before it is split
 _SMALLEST_VARIANCE = 1e-18  # of the squared memory range; below it only rounding is left
-_WIDTHS = (8, 16, 32, 64)  # nodes visited together: few first, so that the first plans soon close others
+_WIDTHS = (32, 128, 256)  # nodes visited together: few first, so that the first plans soon close others
 _CHOICES_AT_ONCE = 200_000
 
 
@@ -80,8 +80,6 @@ class _Visit:
     base_s: Array
     fixed: Array
     regions: Regions
-    epsilon: Array
-    offset: Array
 
 
 class BranchAndBound:
@@ -95,7 +93,8 @@ class BranchAndBound:
 
     Args:
         corners: (S,) a lower bound of log Phi of every skeleton.
-        open_problem: Its problem, by number; None where nothing fits.
+        open_problem: Its problem, by number, and the log Phi that a plan must be below to matter; None where nothing
+            fits.
         cutoffs: (S,) from (S,) of ``best``: log Phi from which on a plan of the skeleton does not matter.
         known: (S,) ``best`` to start with. most_peak: Only plans whose peak does not exceed this.
         should_stop: Asked before each visit but the first. most_nodes: Stop after so many, once a plan is found.
@@ -106,7 +105,7 @@ class BranchAndBound:
         self,
         criterion: Criterion,
         corners: Array,
-        open_problem: Callable[[int], Problem | None],
+        open_problem: Callable[[int, float], Problem | None],
         *,
         cutoffs: Callable[[Array], Array],
         known: Array | None = None,
@@ -123,6 +122,7 @@ class BranchAndBound:
         self._order = np.argsort(corners, kind="stable").tolist()
         self._next = 0
         self._problems: dict[int, Problem] = {}
+        self._numbers = np.zeros((NUMBERS, count))
         self._heap: list[tuple[float, int, _Node]] = []
         self._pushed = 0
         self.best = np.full(count, np.inf) if known is None else known.copy()
@@ -131,6 +131,7 @@ class BranchAndBound:
         self.opened, self.empty = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
         self.nodes = np.zeros(count, dtype=np.intp)
         self._targets = np.zeros(count)
+        self._has_plan = np.zeros(count, dtype=np.bool_)
 
     # --- the run ---------------------------------------------------------------------------------------------------
 
@@ -159,7 +160,7 @@ class BranchAndBound:
             nodes: list[_Node] = []
             size = 0
             while waiting and len(nodes) < _WIDTHS[-1] and size < _CHOICES_AT_ONCE:
-                some = self._open(waiting.pop(0))
+                some = self._open(waiting.pop(0), math.inf)
                 nodes += some
                 size += sum(node.choices.shape[1] for node in some)
             if not nodes:
@@ -199,7 +200,7 @@ class BranchAndBound:
                 self._next += 1
                 if corner < self._targets[i]:
                     least = min(least, float(corner))
-                    for node in self._open(i):
+                    for node in self._open(i, float(self._targets[i])):
                         fresh.append((node, float(corner)))
                         size += node.choices.shape[1]
                 continue
@@ -214,13 +215,16 @@ class BranchAndBound:
             self._on_visit(least)
         return fresh, others
 
-    def _open(self, i: int) -> list[_Node]:
-        problem = self._open_problem(i)
+    def _open(self, i: int, target: float) -> list[_Node]:
+        problem = self._open_problem(i, target)
         self.opened[i] = True
         if problem is None:
             self.empty[i] = True
             return []
         self._problems[i] = problem
+        self._numbers[:, i] = numbers_of(problem)
+        if not problem.complete:
+            self._close(i, target)
         low, high = (-math.inf,) * 4, (math.inf, self._most_peak, math.inf, math.inf)
         return [_Node(i, choices, low, high, None) for choices in problem.roots if choices.shape[1]]
 
@@ -243,9 +247,10 @@ class BranchAndBound:
         """Bound nodes, improve the best plans on the way, split what stays open."""
         np.add.at(self.nodes, [node.problem for node in nodes], 1)
         visit = self._begin(nodes, self._targets[[node.problem for node in nodes]])
-        wave, regions, criterion = visit.wave, visit.regions, self._criterion
+        wave, regions = visit.wave, visit.regions
         if nodes[0].region is None:
-            self._corner(visit, criterion.time > 0, criterion.variance > 0)
+            x, y = wave.corner()
+            visit.regions = regions = Regions.corners(x * (1 - _ROUNDING), y)
         before = regions.x.copy(), regions.y.copy()
         active = wave.alive.copy()
         size = len(nodes)
@@ -254,7 +259,7 @@ class BranchAndBound:
         for turn in range(_ROUNDS):
             bounds, vertex = self._least_vertex(visit)
             pending &= ~self._closes(visit, active, bounds)
-            if not pending.any() or (turn >= 2 and 4 * pending.sum() < size):
+            if not pending.any() or (turn >= 1 and 4 * pending.sum() < size):
                 break
             a, b = self._gradient(visit, *vertex)
             plans = wave.ask(a, b, pending)
@@ -283,7 +288,8 @@ class BranchAndBound:
     def _begin(self, nodes: Sequence[_Node], targets: Array) -> _Visit:
         """Lay the nodes side by side, drop what cannot matter, tighten their intervals."""
         problems = np.array([node.problem for node in nodes])
-        wave = Wave([self._problems[i] for i in problems.tolist()], [node.choices for node in nodes])
+        shares = [self._problems[i].share for i in problems.tolist()]
+        wave = Wave(shares, self._numbers[:, problems], [node.choices for node in nodes])
         low, high = np.array([n.low for n in nodes]).T.copy(), np.array([n.high for n in nodes]).T.copy()
         size = len(nodes)
         zero = np.zeros(size)
@@ -295,9 +301,7 @@ class BranchAndBound:
                 np.array([n.region[1] for n in nodes if n.region]),
                 np.array([n.region[2] for n in nodes if n.region]),
             )
-        of = [self._problems[i] for i in problems.tolist()]
-        epsilon, offset = np.array([p.epsilon for p in of]), np.array([p.offset for p in of])
-        visit = _Visit(problems, nodes, wave, low, high, zero, zero, regions, epsilon, offset)
+        visit = _Visit(problems, nodes, wave, low, high, zero, zero, regions)
         if nodes[0].region is not None:
             self._settle(visit)
             self._lower_upper_ends(visit, *regions.corner(), wave.alive, targets)
@@ -330,7 +334,7 @@ class BranchAndBound:
             visit.base_s = np.where(
                 np.isfinite(low[0]), wave.period_factor * low[0] + wave.constant_s + low[2], math.inf
             )
-            visit.fixed = visit.offset
+            visit.fixed = visit.wave.offset
             if self._criterion.peak:
                 visit.fixed = visit.fixed + self._criterion.peak * np.log(low[1])
 
@@ -343,7 +347,7 @@ class BranchAndBound:
             if criterion.time:
                 value = value + criterion.time * np.log(visit.base_s[wide] + wave.sum_factor[wide] * x)
             if criterion.variance:
-                value = value + criterion.variance * np.log(y + visit.epsilon[wide])
+                value = value + criterion.variance * np.log(y + visit.wave.epsilon[wide])
         return np.asarray(np.broadcast_to(value, x.shape))
 
     def _least_vertex(self, visit: _Visit) -> tuple[Array, tuple[Array, Array]]:
@@ -368,7 +372,7 @@ class BranchAndBound:
         if criterion.time:
             a = criterion.time * factor / np.maximum(visit.base_s + factor * x, 1e-300)
         if criterion.variance:
-            b = criterion.variance / np.maximum(y + visit.epsilon, _SMALLEST_VARIANCE)
+            b = criterion.variance / np.maximum(y + visit.wave.epsilon, _SMALLEST_VARIANCE)
         a[(a == 0.0) & (b == 0.0)] = 1.0
         return a, b
 
@@ -393,17 +397,17 @@ class BranchAndBound:
         """Keep plans that are the best of their skeletons."""
         criterion = self._criterion
         with np.errstate(divide="ignore", invalid="ignore"):
-            value = visit.offset.copy()
+            value = visit.wave.offset.copy()
             if criterion.time:
                 value += criterion.time * np.log(plans.time_s)
             if criterion.peak:
                 value += criterion.peak * np.log(plans.peak)
             if criterion.variance:
-                value += criterion.variance * np.log(plans.variance + visit.epsilon)
+                value += criterion.variance * np.log(plans.variance + visit.wave.epsilon)
         margin = _TIE * np.maximum(1.0, np.abs(value))
         with np.errstate(invalid="ignore"):
             worth = plans.exists & ((value <= self.best[visit.problems] + margin) | (value == -np.inf))
-        missing = np.array([i not in self.found for i in visit.problems.tolist()])
+        missing = ~self._has_plan[visit.problems]
         changed = False
         for j in np.flatnonzero(plans.exists & (worth | missing)).tolist():
             i = int(visit.problems[j])
@@ -419,6 +423,7 @@ class BranchAndBound:
             )
             if i not in self.found or better(made, self.found[i]):
                 self.found[i] = made
+                self._has_plan[i] = True
                 if made.log_phi < self.best[i]:
                     self.best[i] = made.log_phi
                     changed = True
@@ -463,8 +468,8 @@ class BranchAndBound:
             if criterion.peak:
                 loss[1] = criterion.peak * (np.log(plans.peak) - np.log(low[1]))
             if criterion.variance:
-                known = np.maximum(np.maximum(plans.y, 0.0) + visit.epsilon, _SMALLEST_VARIANCE)
-                loss[3] = criterion.variance * np.log((plans.variance + visit.epsilon) / known)
+                known = np.maximum(np.maximum(plans.y, 0.0) + visit.wave.epsilon, _SMALLEST_VARIANCE)
+                loss[3] = criterion.variance * np.log((plans.variance + visit.wave.epsilon) / known)
         loss[np.isnan(loss)] = 0.0
         widest = loss.argmax(axis=0)
         most = loss.max(axis=0)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from memx_engine.cost.table import StageTable
 from memx_engine.errors import InputError
+from memx_engine.plan import FULL
 
 Array = NDArray[np.float64]
 
@@ -120,6 +121,8 @@ def build_choices(table: StageTable, variance_kind: str, limits: Limits, *, by_v
             valid[i, :, np.arange(valid.shape[2]) != chosen] = False
     if not valid.any(axis=(1, 2)).all():
         return None
+    if not limits.same_recompute:
+        _name_once(table, valid)
     columns = int(np.flatnonzero(valid.any(axis=(0, 2)))[-1]) + 1
     kept = np.flatnonzero(valid.any(axis=(0, 1)))
     at = (slice(None), slice(1, columns + 1), kept if len(kept) < valid.shape[2] else slice(None))
@@ -153,6 +156,20 @@ def build_choices(table: StageTable, variance_kind: str, limits: Limits, *, by_v
         layers=layers,
         form=form,
     )
+
+
+def _name_once(table: StageTable, valid: NDArray[np.bool_]) -> None:
+    """Of ``block:K`` over all K layers of a chunk and ``full``, which are the same, leave ``full``."""
+    if FULL not in table.options:
+        return
+    full = table.options.index(FULL)
+    for r, option in enumerate(table.options):
+        n = option.n * table.virtual_stages
+        if option.kind == "block" and n <= valid.shape[1]:
+            same = valid[:, n - 1, full]
+            for values in (table.memory_bytes, table.forward_s, table.backward_s):
+                same = same & (values[:, n, r] == values[:, n, full])
+            valid[:, n - 1, r] &= ~same
 
 
 def _undominated(memory: Array, time: Array, option: NDArray[np.int64]) -> tuple[Array, Array, NDArray[np.int64]]:

@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 
 from memx_engine.cost.origins import Ints
 from memx_engine.cost.sketch import Sketch
-from memx_engine.plan import FULL, Recompute, Skeleton
+from memx_engine.plan import Recompute, Skeleton
 from memx_engine.search.bounds import Array, Bounds, EvenPlan, PlanFigures
 from memx_engine.search.event_times import EventTimes
 from memx_engine.search.space import even_split
+
+Split = tuple[tuple[int, ...], tuple[Recompute, ...]]
+"""Layers and recompute per stage."""
 
 
 @dataclass(eq=False)
@@ -131,13 +134,18 @@ class Fitting(BoundColumns):
         return np.isfinite(self.even_time_s)
 
 
-def _even_split(sketch: Sketch) -> tuple[tuple[int, ...], tuple[Recompute, ...]]:
-    """Layers and recompute of a skeleton's even split, where it fits."""
-    book, stages = sketch.book, len(sketch.rows)
-    units = even_split(book.units, stages)
-    # A skeleton's own table has block:K up to one less than a stage can have: block of all layers is full.
-    most = book.units - stages + 1
-    strategies = [FULL if o.kind == "block" and o.n >= most else o for o in book.options]
-    even = sketch.even
-    chosen = book.even_option[sketch.rows, units].tolist() if even is None else [even.option] * stages
+def split_of(sketch: Sketch, units: Sequence[int]) -> Split:
+    """Layers and recompute of a split that fits, each stage with its lightest strategy that does."""
+    strategies = sketch.book.strategies(len(sketch.rows))
+    chosen = sketch.book.even_option[sketch.rows, units].tolist()
     return tuple(n * sketch.virtual_stages for n in units), tuple(strategies[r] for r in chosen)
+
+
+def _even_split(sketch: Sketch) -> Split:
+    """Layers and recompute of a skeleton's even split, where it fits."""
+    stages = len(sketch.rows)
+    units = even_split(sketch.book.units, stages)
+    if sketch.even is None:
+        return split_of(sketch, units)
+    agreed = sketch.book.strategies(stages)[sketch.even.option]
+    return tuple(n * sketch.virtual_stages for n in units), (agreed,) * stages

@@ -42,6 +42,7 @@ class Problem:
         roots: Regions of choices to search one after another, each (7, F) in the rows above.
         share: (P,) of all GPUs.
         far: No plan has a larger Σ time, or a larger bound of V.
+        complete: Every plan that fits is here; else those that cannot be below the target asked for may be left out.
     """
 
     roots: tuple[Array, ...]
@@ -54,6 +55,26 @@ class Problem:
     offset: float
     scale: float
     far: tuple[float, float]
+    complete: bool = True
+
+
+NUMBERS = 9
+STAGES, LAYERS, PERIOD_FACTOR, SUM_FACTOR, CONSTANT_S, EPSILON, OFFSET, FAR_X, FAR_Y = range(NUMBERS)
+"""Columns of :func:`numbers_of`."""
+
+
+def numbers_of(problem: Problem) -> tuple[float, ...]:
+    """What holds for all plans of a problem, so that many problems can be read at once."""
+    return (
+        len(problem.share),
+        problem.layers,
+        problem.period_factor,
+        problem.sum_factor,
+        problem.constant_s,
+        problem.epsilon,
+        problem.offset,
+        *problem.far,
+    )
 
 
 def criterion_of(objective: Objective) -> Criterion:

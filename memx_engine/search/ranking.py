@@ -242,15 +242,15 @@ def _fastest(
 
 
 class _Places:
-    """Where a plan stands in a growing list of plans; only plans of equal layers are compared."""
+    """Where a plan stands in a growing list of plans of one search, whose skeletons are the same objects everywhere."""
 
     def __init__(self, plans: Sequence[Assigned]) -> None:
         self._plans = list(plans)
         # One array: thousands of small containers would have the collector walk through all that a search holds.
-        self._marks = np.array([hash(a.layers) for a in plans], dtype=np.int64)
+        self._marks = np.array([id(a.skeleton) for a in plans], dtype=np.int64)
 
     def _find(self, assigned: Assigned) -> int | None:
-        alike = np.flatnonzero(self._marks == hash(assigned.layers)).tolist()
+        alike = np.flatnonzero(self._marks == id(assigned.skeleton)).tolist()
         return next((i for i in alike if assigned.same_as(self._plans[i])), None)
 
     def __contains__(self, assigned: Assigned) -> bool:
@@ -262,7 +262,7 @@ class _Places:
         if place is None:
             place = len(self._plans)
             self._plans.append(assigned)
-            self._marks = np.append(self._marks, hash(assigned.layers))
+            self._marks = np.append(self._marks, id(assigned.skeleton))
         return place
 
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memx_engine.cost.sketch import RowBook, Sketch
 from memx_engine.cost.table import Array
-from memx_engine.search.fitting import BoundColumns
+from memx_engine.search.bounds import EvenPlan
+from memx_engine.search.fitting import BoundColumns, split_of
 from memx_engine.search.space import even_split
 
 _MOST_NUMBERS = 250_000
 """Numbers of one temporary array; larger batches are cut."""
+
+_OF_EVEN_PLAN = ("time_s", "peak_bytes", "variance", "worst_stage", "worst_fraction", "spread_bytes2")
 
 Places = NDArray[np.intp]
 
@@ -214,19 +218,65 @@ def _evens(out: BoundColumns, places: Places, sketches: Sequence[Sketch], batch:
         memory = np.stack([agreed[k].memory for k in at.tolist()])
     else:
         time_s, memory = book.columns["even_time"][batch.rows, units], book.columns["even_memory"][batch.rows, units]
+    units = np.broadcast_to(units, batch.rows.shape)
+    for name, values in _measures(book, batch, units, time_s, memory, variance_kind).items():
+        getattr(out, "even_" + name)[places] = values
+
+
+def _measures(
+    book: RowBook, batch: _Batch, units: Places, time_s: Array, memory: Array, variance_kind: str
+) -> dict[str, NDArray[Any]]:
+    """What splits into (B, P) units measure, of which each stage has this time and memory; (B,) columns."""
     tail = book.columns["tail"][batch.rows, units].max(axis=1)
     if batch.factor is not None:
         time_s, tail = time_s * batch.factor, tail * batch.factor[:, 0]
-    out.even_time_s[places] = (
-        batch.period_micro_batches * (time_s + batch.around_s).max(axis=1)
-        + time_s.sum(axis=1)
-        + batch.constant_s
-        + tail
-    )
     used = memory / batch.whole
     by_bytes = memory.var(axis=1)
-    out.even_peak_bytes[places] = memory.max(axis=1)
-    out.even_spread_bytes2[places] = by_bytes
-    out.even_variance[places] = by_bytes if variance_kind == "bytes" else used.var(axis=1)
-    out.even_worst_stage[places] = worst = used.argmax(axis=1)
-    out.even_worst_fraction[places] = used[np.arange(len(used)), worst]
+    worst = used.argmax(axis=1)
+    return {
+        "time_s": batch.period_micro_batches * (time_s + batch.around_s).max(axis=1)
+        + time_s.sum(axis=1)
+        + batch.constant_s
+        + tail,
+        "peak_bytes": memory.max(axis=1),
+        "spread_bytes2": by_bytes,
+        "variance": by_bytes if variance_kind == "bytes" else used.var(axis=1),
+        "worst_stage": worst,
+        "worst_fraction": used[np.arange(len(used)), worst],
+    }
+
+
+def balanced_splits(sketches: Sequence[Sketch], *, variance_kind: str = "bytes") -> list[EvenPlan | None]:
+    """Layers in proportion to the speed of a stage's one layer, as far as they fit, with the lightest recompute.
+
+    What does not fit on a stage goes to the first stages with room. None where that makes no plan.
+    """
+    out: list[EvenPlan | None] = [None] * len(sketches)
+    alike: dict[tuple[int, int], list[int]] = {}
+    for k, sketch in enumerate(sketches):
+        alike.setdefault((id(sketch.book), len(sketch.rows)), []).append(k)
+    for (_, stages), members in alike.items():
+        some = [sketches[k] for k in members]
+        book, batch = some[0].book, _batch(some)
+        most = np.minimum(book.most[batch.rows], book.units - stages + 1)
+        speed = 1.0 / (book.columns["time"][batch.rows, 1] + batch.around_s)
+        share = 1.0 + (book.units - stages) * speed / speed.sum(axis=1, keepdims=True)
+        units = np.floor(share).astype(np.int64)
+        # What rounding down left goes to the largest remainders.
+        rank = np.argsort(np.argsort(units - share, axis=1, kind="stable"), axis=1)
+        units += rank < (book.units - units.sum(axis=1))[:, None]
+        units = np.minimum(units, most)
+        room = most - units
+        over = book.units - units.sum(axis=1)
+        units = units + np.clip(over[:, None] - (np.cumsum(room, axis=1) - room), 0, room)
+        at = np.flatnonzero((units.sum(axis=1) == book.units) & (units >= 1).all(axis=1))
+        at = at[(book.even_option[batch.rows[at], units[at]] >= 0).all(axis=1)]
+        some_rows, units = batch.rows[at], units[at]
+        time_s, memory = book.columns["even_time"][some_rows, units], book.columns["even_memory"][some_rows, units]
+        made = _measures(book, batch.some(at), units, time_s, memory, variance_kind)
+        columns = zip(*(made[name].tolist() for name in _OF_EVEN_PLAN), strict=True)
+        for k, split, figures in zip(at.tolist(), units.tolist(), columns, strict=True):
+            time_of, peak, variance, *worst = figures
+            layers, recompute = split_of(some[k], split)
+            out[members[k]] = EvenPlan(time_of, peak, variance, layers, recompute, *worst)
+    return out

@@ -76,7 +76,7 @@ def solve(
     search = BranchAndBound(
         criterion_of(objective),
         np.array([-math.inf]),
-        lambda _: problem,
+        lambda _, target: problem,
         cutoffs=lambda best: np.full_like(best, cutoff),
         should_stop=should_stop,
         most_peak=most_peak,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +13,18 @@ from numpy.typing import NDArray
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Framework
 from memx_engine.inputs.model import TransformerSpec
-from memx_engine.search.assign import Assigned, assign_even, assigned
+from memx_engine.search.assign import Assigned, Split, assign_split, assigned
 from memx_engine.search.bounding import Tables
+from memx_engine.search.bounds import EvenPlan
 from memx_engine.search.branch_and_bound import BranchAndBound, Candidate
-from memx_engine.search.choices import Limits
 from memx_engine.search.control import Control
 from memx_engine.search.fitting import Fitting
 from memx_engine.search.objective import Objective, Weights
 from memx_engine.search.options import SearchOptions
 from memx_engine.search.problem import Problem, criterion_of
 from memx_engine.search.prune import removed_by_corner, removed_by_paper
-from memx_engine.search.sources import Source, Sources
+from memx_engine.search.sketch_bounds import balanced_splits
+from memx_engine.search.sources import Sources
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -31,6 +33,8 @@ _SOLVED_AT_LEAST = 64
 """Skeletons that are looked into even where their bounds say that they cannot be among the N best."""
 _CLOSED_BY = 10
 """A skeleton is closed by the N-th best plan, N at least this, so that fewer plans shown are the first of more."""
+_BALANCED = 256
+"""So many skeletons, those with the least bounds, start with a split that balances the stages' times."""
 _CANDIDATES = 3
 """Of every plan that may be the fastest by events, so many times the rescored ones are considered."""
 
@@ -53,37 +57,50 @@ class Solver:
         control: Control,
     ) -> None:
         self._ground, self._tables, self._options, self._control = (cluster, model), tables, options, control
-        self._limits = Limits(
-            max_layer_difference=options.limits.max_layer_difference,
-            same_recompute=framework is Framework.MEGATRON,
-        )
+        self._one_recompute = framework is Framework.MEGATRON
         self.found: list[Assigned] = []
         self.unsolved_phi = math.inf
 
     def solve(self, fitting: Fitting, objective: Objective) -> None:
         """Rule 3 and the exact solver; fills ``found``."""
         control = self._control
-        self._fitting, self._sources = fitting, Sources(fitting, self._tables, self._limits)
+        self._fitting = fitting
+        self._sources = Sources(fitting, self._tables, self._options.limits, one_recompute=self._one_recompute)
         self._plain: Bools = np.array([s.virtual_stages == 1 for s in fitting.skeletons], dtype=np.bool_)
+        self._splits: dict[int, EvenPlan] = {}
+        self._columns = [
+            column.tolist()
+            for column in (
+                fitting.even_time_s,
+                fitting.even_peak_bytes,
+                fitting.even_variance,
+                fitting.even_spread_bytes2,
+                fitting.even_worst_fraction,
+                fitting.even_worst_stage,
+            )
+        ]
         corners = _log_phi(objective, fitting.time_s, fitting.peak_bytes, fitting.variance_bytes2)
         evens = _log_phi(objective, fitting.even_time_s, fitting.even_peak_bytes, fitting.even_variance)
+        known = np.minimum(evens, self._balance(np.argsort(corners, kind="stable")[:_BALANCED].tolist(), objective))
         removed = np.zeros(len(fitting), dtype=np.bool_)
         search: BranchAndBound
 
-        def open_problem(i: int) -> Problem | None:
+        by_room = self._opener(objective, corners)
+
+        def open_problem(i: int, target: float) -> Problem | None:
             if self._options.time_rule == "paper":
                 times = [candidate.time_s for candidate in search.found.values()]
                 if removed_by_paper(float(fitting.time_s[i]), times, self._closed_by):
                     removed[i] = True
                     return None
-            return self._problem(i, objective)
+            return by_room(i, target)
 
         def before_visit(bound: float) -> None:
             self._tell(search.best)
             self._raise_bound(min(bound, _least(search.best[self._plain])))
             control.report("solving", int(search.opened.sum()), len(fitting))
 
-        search = self._search(objective, corners, open_problem, evens, before_visit)
+        search = self._search(objective, corners, open_problem, known, before_visit)
         exhausted = search.run()
         self._tell(search.best)
         limits = self._cutoffs(search.best)
@@ -95,16 +112,19 @@ class Solver:
             left = [i for i in np.argsort(corners, kind="stable").tolist() if not (opened[i] or removed[i])]
             more = max(0, _SOLVED_AT_LEAST - int(opened.sum()))
             missing = [i for i in np.flatnonzero(opened).tolist() if i not in search.found and not search.empty[i]]
-            search.glance([*missing, *left[:more], *(i for i in left[more:] if not fitting.has_even[i])])
+            rest = [i for i in (*missing, *left[more:]) if not math.isfinite(known[i])]
+            known = np.minimum(known, self._balance(rest, objective))
+            search.glance([*left[:more], *(i for i in rest if not math.isfinite(known[i]))])
         elif not search.found and not fitting.has_even.any():
             for i in np.argsort(corners, kind="stable").tolist():
                 search.glance([i])
                 if search.found:
                     break
-        lower = np.exp(search.lower_bounds())
+        lower = np.exp(search.lower_bounds()).tolist()
+        even = evens.tolist()
         for i in np.flatnonzero(~removed).tolist():
-            bound = float(lower[i]) if self._plain[i] else 0.0
-            plan = self._best_of(i, search.found.get(i), evens[i], objective, bound)
+            bound = lower[i] if self._plain[i] else 0.0
+            plan = self._best_of(i, search.found.get(i), even[i], objective, bound)
             if plan is not None:
                 self.found.append(plan)
         none = exhausted * (len(fitting) - int(removed.sum()) - len(self.found))
@@ -113,7 +133,7 @@ class Solver:
         )
         control.feasible -= none
         unproven = self._plain & ~search.empty if not exhausted else self._plain & removed & (corners < limits)
-        self.unsolved_phi = float(lower[unproven].min(initial=math.inf))
+        self.unsolved_phi = min((lower[i] for i in np.flatnonzero(unproven).tolist()), default=math.inf)
         self._raise_bound(min(_least(search.best[self._plain]), _log(self.unsolved_phi)))
 
     def fastest(self, objective: Objective) -> list[Assigned]:
@@ -132,13 +152,15 @@ class Solver:
         for plan in self.found:
             known[number[id(plan.skeleton)]] = plan
         seeds = fitting.even_time_s.copy()
+        for i, split in self._splits.items():
+            seeds[i] = min(seeds[i], split.time_s)
         for i, best in known.items():
             seeds[i] = min(seeds[i], best.time_s)
         with np.errstate(divide="ignore"):
             corners, evens, start = (
                 np.log(t / by_time.references.time_s) for t in (fitting.time_s, fitting.even_time_s, seeds)
             )
-        search = self._search(by_time, corners, lambda i: self._problem(i, by_time), start)
+        search = self._search(by_time, corners, self._opener(by_time, corners), start)
         search.run()
         out: list[tuple[float, int]] = []
         for i in np.flatnonzero(np.isfinite(search.best)).tolist():
@@ -146,7 +168,7 @@ class Solver:
         out.sort()
         plans = []
         for _, i in out[: _CANDIDATES * self._options.rescored]:
-            made, other = self._best_of(i, search.found.get(i), evens[i], by_time), known.get(i)
+            made, other = self._best_of(i, search.found.get(i), float(evens[i]), by_time), known.get(i)
             if other is not None and (made is None or other.time_s <= made.time_s * (1 + 1e-12)):
                 made = other
             if made is not None:
@@ -184,7 +206,7 @@ class Solver:
         search = BranchAndBound(
             criterion_of(objective),
             corners,
-            lambda i: self._problem(i, objective),
+            self._opener(objective, corners),
             cutoffs=cutoffs,
             most_peak=most_peak,
             should_stop=should_stop,
@@ -196,15 +218,18 @@ class Solver:
         if not below:
             return None, proven, nodes
         i = min(below, key=lambda k: (below[k].log_phi, k))
-        return self._assigned(i, below[i], objective), proven or enough, nodes
+        return self._assigned(i, below[i]), proven or enough, nodes
 
     # --- parts -----------------------------------------------------------------------------------------------------
+
+    def _opener(self, objective: Objective, corners: Array) -> Callable[[int, float], Problem | None]:
+        return lambda i, target: self._sources.problem(i, objective, target - float(corners[i]))
 
     def _search(
         self,
         objective: Objective,
         corners: Array,
-        open_problem: Callable[[int], Problem | None],
+        open_problem: Callable[[int, float], Problem | None],
         known: Array,
         on_visit: Callable[[float], None] | None = None,
     ) -> BranchAndBound:
@@ -246,26 +271,59 @@ class Solver:
         # Every one of them holds, so the highest does.
         self._control.lower_bound_phi = max(self._control.lower_bound_phi or 0.0, math.exp(log_phi))
 
-    def _source(self, i: int, objective: Objective) -> Source | None:
-        return self._sources.get(i, objective)
-
-    def _problem(self, i: int, objective: Objective) -> Problem | None:
-        source = self._source(i, objective)
-        return None if source is None else source.under(objective)
-
     def _best_of(
         self, i: int, made: Candidate | None, even: float, objective: Objective, bound: float = 0.0
     ) -> Assigned | None:
-        """The better of a plan that was found and the even split, which has log Phi ``even``; None: neither exists."""
-        split = None if made is not None and made.log_phi <= even + 1e-12 else self._fitting.even(i)
+        """The best of what was found, a balanced split, and the even one, which has log Phi ``even``; None: nothing."""
+        split, phi = self._splits.get(i), math.inf
         if split is not None:
-            return assign_even(*self._ground, self._fitting.skeletons[i], split, math.exp(even), bound)
-        return None if made is None else self._assigned(i, made, objective, bound)
+            phi = objective.phi(split.time_s, split.peak_bytes, split.variance_bytes2)
+        if made is not None and made.log_phi <= min(even, _log(phi)) + 1e-12:
+            return self._assigned(i, made, bound)
+        if split is not None and _log(phi) <= even:
+            return assign_split(*self._ground, self._fitting.skeletons[i], split, phi, bound)
+        return self._even(i, math.exp(even), bound) if even < math.inf else None
 
-    def _assigned(self, i: int, made: Candidate, objective: Objective, bound: float = 0.0) -> Assigned:
-        source = self._source(i, objective)
-        assert source is not None
-        return assigned(*self._ground, self._fitting.skeletons[i], source, made, objective, bound)
+    def _even(self, i: int, phi: float, bound: float) -> Assigned:
+        fitting, columns = self._fitting, self._columns
+        skeleton = fitting.skeletons[i]
+        return Assigned(
+            skeleton,
+            partial(_split_of, fitting, i),
+            self._ground,
+            columns[0][i],
+            columns[1][i],
+            columns[2][i],
+            phi,
+            min(bound, phi),
+            columns[4][i],
+            skeleton.placements[columns[5][i]].gpu_type,
+            columns[3][i],
+        )
+
+    def _balance(self, skeletons: Sequence[int], objective: Objective) -> Array:
+        """Find splits of these skeletons without a search; (n,) log Phi of what is known then, infinite elsewhere."""
+        sketches = self._fitting.sketches
+        able = [] if self._sources.tied else [i for i in skeletons if sketches[i] is not None]
+        made = balanced_splits(
+            [sketch for i in able if (sketch := sketches[i]) is not None], variance_kind=objective.variance_kind
+        )
+        self._splits |= {i: split for i, split in zip(able, made, strict=True) if split is not None}
+        out = np.full(len(self._fitting), np.inf)
+        if self._splits:
+            numbers = list(self._splits)
+            columns = np.array([(s.time_s, s.peak_bytes, s.variance_bytes2) for s in self._splits.values()]).T
+            out[numbers] = _log_phi(objective, *columns)
+        return out
+
+    def _assigned(self, i: int, made: Candidate, bound: float = 0.0) -> Assigned:
+        return assigned(*self._ground, self._fitting.skeletons[i], self._sources.meaning(i), made, bound)
+
+
+def _split_of(fitting: Fitting, i: int) -> Split:
+    plan = fitting.even(i)
+    assert plan is not None
+    return plan.layers, plan.recompute
 
 
 def _log_phi(objective: Objective, time_s: Array, peak: Array, variance: Array) -> Array:

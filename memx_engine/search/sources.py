@@ -2,78 +2,221 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memx_engine.plan import Recompute, Skeleton
+from memx_engine.cost import row_choices
+from memx_engine.cost.sketch import Sketch
+from memx_engine.plan import Recompute
 from memx_engine.search.bounding import Tables
 from memx_engine.search.choices import Limits, build_choices
 from memx_engine.search.fitting import Fitting
+from memx_engine.search.limits import OperatorLimits
 from memx_engine.search.objective import Objective
-from memx_engine.search.problem import PLACE, TIME, Problem, offset_of, problem_of
+from memx_engine.search.problem import (
+    BALANCE,
+    MEMORY,
+    OPTION,
+    PERIOD,
+    PLACE,
+    STAGE_BITS,
+    TAIL,
+    TIME,
+    Problem,
+    offset_of,
+    problem_of,
+)
 
 Array = NDArray[np.float64]
 
 _KEPT_BYTES = 64 << 20
+_FAR = 100.0  # of a logarithm: more excludes nothing
+_HAIR = 1e-9  # by which a limit is wider than it need be, so that rounding excludes nothing
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
-    """A skeleton's choices: ``problem`` is that of some objective; ``whole_bytes`` (P,) capacity, ``gpus`` (P,)."""
+class Meaning:
+    """What a skeleton's numbers stand for: options, layers per unit, (P,) whole capacity and GPUs."""
 
-    problem: Problem
     options: tuple[Recompute, ...]
+    unit: int
     whole_bytes: Array
     gpus: Array
 
-    @property
-    def bytes_held(self) -> int:
-        return sum(root.nbytes for root in self.problem.roots)
-
-    def under(self, objective: Objective) -> Problem:
-        """The problem of another objective of the same kind of variance."""
-        problem, weights = self.problem, objective.weights
-        roots = problem.roots
-        if weights.peak == 0.0 == weights.variance:
-            roots = tuple(_fastest_of_each(root) for root in roots)
-        return replace(
-            problem,
-            roots=roots,
-            epsilon=objective.references.epsilon_bytes2 / problem.scale**2,
-            offset=offset_of(objective, problem.scale),
-        )
-
 
 class Sources:
-    """Sources of the skeletons that a search looks into; the latest are kept, because several objectives ask."""
+    """Problems of the skeletons that a search looks into.
 
-    def __init__(self, fitting: Fitting, tables: Tables, limits: Limits) -> None:
-        self._fitting, self._tables, self._limits = fitting, tables, limits
-        self._kept: OrderedDict[int, Source | None] = OrderedDict()
+    From the rows of their sketches where there are some, narrowed to what can be below a target; else from their own
+    tables, of which the latest are kept, because several objectives ask.
+    """
+
+    def __init__(self, fitting: Fitting, tables: Tables, limits: OperatorLimits, *, one_recompute: bool) -> None:
+        self._fitting, self._tables = fitting, tables
+        self._limits = Limits(max_layer_difference=limits.max_layer_difference, same_recompute=one_recompute)
+        # These two tie the stages of a plan to each other.
+        self.tied = one_recompute or limits.max_layer_difference is not None
+        self._kept: OrderedDict[int, Problem | None] = OrderedDict()
+        self._meanings: dict[int, Meaning] = {}
         self._bytes = 0
 
-    def get(self, i: int, objective: Objective) -> Source | None:
-        """Source of skeleton ``i``; None where a stage has no choice that fits."""
+    def problem(self, i: int, objective: Objective, room: float = math.inf) -> Problem | None:
+        """The problem of skeleton ``i``; None where a stage has no choice that fits.
+
+        Args:
+            room: How far a log Phi that matters may be above that of the skeleton's bounds.
+        """
+        sketch = self._fitting.sketches[i]
+        if sketch is not None:
+            return self._from_rows(i, sketch, objective, room)
+        kept = self._from_table(i, objective)
+        if kept is None:
+            return None
+        roots, weights = kept.roots, objective.weights
+        if weights.peak == 0.0 == weights.variance:
+            roots = tuple(_fastest_of_each(root) for root in roots)
+        epsilon, offset = objective.references.epsilon_bytes2 / kept.scale**2, offset_of(objective, kept.scale)
+        return replace(kept, roots=roots, epsilon=epsilon, offset=offset)
+
+    def meaning(self, i: int) -> Meaning:
+        """What the answer to the problem of skeleton ``i`` stands for."""
+        known = self._meanings.get(i)
+        if known is None:
+            sketch, skeleton = self._fitting.sketches[i], self._fitting.skeletons[i]
+            if sketch is None:
+                table = self._tables.get(skeleton)
+                known = Meaning(table.options, 1, np.asarray(table.whole_bytes), np.asarray(table.gpus))
+            else:
+                book, gpus = sketch.book, np.full(skeleton.pp, sketch.gpus)
+                known = Meaning(book.strategies(skeleton.pp), sketch.virtual_stages, book.whole[sketch.rows], gpus)
+            self._meanings[i] = known
+        return known
+
+    # --- from the rows of a sketch ---------------------------------------------------------------------------------
+
+    def _from_rows(self, i: int, sketch: Sketch, objective: Objective, room: float) -> Problem | None:
+        book, rows, v = sketch.book, sketch.rows, sketch.virtual_stages
+        stages, p2p_s = len(rows), sketch.p2p_s
+        around = np.zeros(stages)
+        if v == 1:
+            around[1:] += p2p_s
+            around[:-1] += p2p_s
+        constant_s = sketch.fixed_s + 2.0 * v * float(p2p_s.sum()) + 2.0 * (v - 1) * sketch.wrap_s
+        factor = sketch.micro_batches * v - 1.0
+        fewest, most = self._window(i, sketch, objective, room, around, constant_s, factor)
+        kind: row_choices.Kind = "distinct"
+        if self._limits.same_recompute:
+            kind = "all"
+        elif objective.weights.peak == 0.0 == objective.weights.variance:
+            kind = "fastest"
+        parts: list[Array] = []
+        if min(most) >= 1 and sum(most) >= book.units:
+            for row, least, largest in zip(rows.tolist(), fewest, most, strict=True):
+                choices = book.choices(row, kind)
+                start, stop = choices.starts[least], choices.starts[largest + 1]
+                if start == stop:
+                    break
+                parts.append(choices.values[:, start:stop])
+        roots: tuple[Array, ...] = ()
+        scale = longest_s = 1.0
+        if len(parts) == stages:
+            counts = [part.shape[1] for part in parts]
+            values, stage = np.concatenate(parts, axis=1), np.arange(stages).repeat(counts)
+            root = np.empty((7, len(stage)))
+            root[TIME], root[MEMORY], root[TAIL] = values[:3]
+            if sketch.factor != 1.0:
+                root[TIME] *= sketch.factor
+                root[TAIL] *= sketch.factor
+            np.add(root[TIME], around[stage], out=root[PERIOD])
+            measure = root[MEMORY]
+            if objective.variance_kind == "utilization":
+                measure = measure / book.whole[rows][stage]
+            low, high = float(measure.min()), float(measure.max())
+            scale = (high - low) or max(abs(high), 1.0)
+            np.multiply(measure - low, 1.0 / scale, out=root[BALANCE])
+            np.add(stage << STAGE_BITS, values[row_choices.UNITS], out=root[PLACE])
+            root[OPTION] = values[row_choices.OPTION]
+            roots, longest_s = self._regions(root, stages, v * book.units, v), stages * float(root[TIME].max())
+        return Problem(
+            roots=roots,
+            share=np.full(stages, 1.0 / stages),
+            layers=book.units,
+            period_factor=factor,
+            sum_factor=1.0,
+            constant_s=constant_s,
+            epsilon=objective.references.epsilon_bytes2 / scale**2,
+            offset=offset_of(objective, scale),
+            scale=scale,
+            far=(1.01 * longest_s, 1.01),
+            complete=not math.isfinite(room),
+        )
+
+    def _regions(self, root: Array, stages: int, layers: int, v: int) -> tuple[Array, ...]:
+        """``root`` cut into what the limits that tie stages to each other allow together."""
+        regions, limits = [root], self._limits
+        if limits.max_layer_difference is not None:
+            n = v * (root[PLACE] % (1 << STAGE_BITS))
+            difference = limits.max_layer_difference
+            lows = range(max(1, -(-layers // stages) - difference), layers // stages + 1)
+            regions = [root[:, (n >= low) & (n <= low + difference)] for low in lows]
+        if limits.same_recompute:
+            options = np.unique(root[OPTION]).tolist()
+            regions = [some[:, some[OPTION] == option] for option in options for some in regions]
+        return tuple(regions)
+
+    def _window(
+        self,
+        i: int,
+        sketch: Sketch,
+        objective: Objective,
+        room: float,
+        around: Array,
+        constant_s: float,
+        factor: float,
+    ) -> tuple[list[int], list[int]]:
+        """(P,) fewest and most units of each stage in a plan that matters."""
+        book, rows, weights = sketch.book, sketch.rows, objective.weights
+        columns = book.units - len(rows) + 2
+        time_s = book.columns["time"][rows, :columns]
+        within: NDArray[np.bool_] | None = None
+        if weights.time and factor > 0.0:
+            # The rest of the time is at least what does not depend on the split, and one unit on every stage.
+            most_s = self._fitting.time_s[i] * math.exp(min(room / weights.time, _FAR)) * (1.0 + _HAIR)
+            rest_s = constant_s + float(time_s[:, 1].sum()) * sketch.factor
+            within = time_s * sketch.factor <= ((most_s - rest_s) / factor - around)[:, None]
+        if weights.peak:
+            most_bytes = self._fitting.peak_bytes[i] * math.exp(min(room / weights.peak, _FAR)) * (1.0 + _HAIR)
+            light = book.columns["least"][rows, :columns] <= most_bytes
+            within = light if within is None else within & light
+        # Both never fall with the units.
+        if within is None:
+            within = np.isfinite(time_s)
+        most = np.minimum(within[:, 1:].sum(axis=1), np.minimum(book.most[rows], columns - 1)).tolist()
+        total = sum(most)
+        return [max(book.units - (total - n), 1) for n in most], most
+
+    # --- from a table of its own -----------------------------------------------------------------------------------
+
+    def _from_table(self, i: int, objective: Objective) -> Problem | None:
         if i in self._kept:
             self._kept.move_to_end(i)
             return self._kept[i]
-        source = self._kept[i] = self._make(self._fitting.skeletons[i], objective)
-        self._bytes += source.bytes_held if source else 0
+        table = self._tables.get(self._fitting.skeletons[i])
+        choices = build_choices(table, objective.variance_kind, self._limits, by_variance=True)
+        made = self._kept[i] = None if choices is None else problem_of(choices, objective, self._limits)
+        self._bytes += _bytes(made)
         while self._bytes > _KEPT_BYTES and len(self._kept) > 1:
             _, old = self._kept.popitem(last=False)
-            self._bytes -= old.bytes_held if old else 0
-        return source
+            self._bytes -= _bytes(old)
+        return made
 
-    def _make(self, skeleton: Skeleton, objective: Objective) -> Source | None:
-        table = self._tables.get(skeleton)
-        choices = build_choices(table, objective.variance_kind, self._limits, by_variance=True)
-        if choices is None:
-            return None
-        problem = problem_of(choices, objective, self._limits)
-        return Source(problem, table.options, np.asarray(table.whole_bytes), np.asarray(table.gpus))
+
+def _bytes(problem: Problem | None) -> int:
+    return 0 if problem is None else sum(root.nbytes for root in problem.roots)
 
 
 def _fastest_of_each(root: Array) -> Array:

@@ -14,14 +14,22 @@ from numpy.typing import NDArray
 
 from memx_engine.search.problem import (
     BALANCE,
+    CONSTANT_S,
+    EPSILON,
+    FAR_X,
+    FAR_Y,
+    LAYERS,
     MEMORY,
+    OFFSET,
     OPTION,
     PERIOD,
+    PERIOD_FACTOR,
     PLACE,
     STAGE_BITS,
+    STAGES,
+    SUM_FACTOR,
     TAIL,
     TIME,
-    Problem,
 )
 
 Array = NDArray[np.float64]
@@ -59,21 +67,22 @@ class Wave:
 
     Attributes:
         alive: (B,) False where no plan is left.
+
+    Args:
+        shares: Per node (P,) of all GPUs. numbers: (NUMBERS, B) of the nodes' problems. choices: Per node (7, F).
     """
 
-    def __init__(self, problems: Sequence[Problem], choices: Sequence[Array]) -> None:
-        self.size = len(problems)
-        self.stages = np.array([len(p.share) for p in problems])
+    def __init__(self, shares: Sequence[Array], numbers: Array, choices: Sequence[Array]) -> None:
+        self.size = len(shares)
+        self.stages, self.layers = numbers[STAGES].astype(np.intp), numbers[LAYERS].astype(np.intp)
+        self.period_factor, self.sum_factor, self.constant_s = numbers[[PERIOD_FACTOR, SUM_FACTOR, CONSTANT_S]]
+        self.epsilon, self.offset = numbers[[EPSILON, OFFSET]]
+        self.far = numbers[[FAR_X, FAR_Y]]
         self.depth = int(self.stages.max())
-        self.share = np.zeros((self.depth, self.size))
-        for j, problem in enumerate(problems):
-            self.share[: len(problem.share), j] = problem.share
-        self.layers = np.array([p.layers for p in problems])
-        self.period_factor = np.array([p.period_factor for p in problems])
-        self.sum_factor = np.array([p.sum_factor for p in problems])
-        self.constant_s = np.array([p.constant_s for p in problems])
-        self.far = np.array([p.far for p in problems]).T
         self.there: Bools = np.arange(self.depth)[:, None] < self.stages
+        self.share = np.zeros((self.size, self.depth))
+        self.share[self.there.T] = np.concatenate(shares)
+        self.share = np.ascontiguousarray(self.share.T)
         self.data: Array = np.concatenate(choices, axis=1)
         self.node: Ints = np.repeat(np.arange(self.size), [c.shape[1] for c in choices])
         place = self.data[PLACE].astype(np.intp)
@@ -161,6 +170,13 @@ class Wave:
             ends = np.maximum(ends, np.where(spare > 0, more[:, np.arange(self.size), at], -np.inf))
         ends = np.where(self.alive, ends, np.inf)
         return ends[0], ends[1], ends[2]
+
+    def corner(self) -> tuple[Array, Array]:
+        y = np.zeros(self.depth * self.size)
+        if len(self._pair) and len(self._spread):
+            starts = np.concatenate(([0], np.flatnonzero(self._pair[1:] != self._pair[:-1]) + 1))
+            y[self._pair[starts]] = np.minimum.reduceat(self._spread, starts)
+        return self.least_total_s(), np.maximum(y.reshape(self.depth, self.size).sum(axis=0), 0.0)
 
     def least_total_s(self) -> Array:
         """(B,) Σ over stages of the least time of any choice."""

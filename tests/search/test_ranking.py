@@ -44,6 +44,9 @@ class Whole:
     def stage_table(self, skeleton: Any) -> Any:
         return self.base.stage_table(skeleton)
 
+    def sketch(self, skeleton: Any) -> Any:
+        return self.base.sketch(skeleton)
+
     def estimate(self, plan: Plan) -> Estimate:
         return self.base.estimate(plan)
 
