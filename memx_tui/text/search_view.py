@@ -242,6 +242,11 @@ def certificate_words(result: SearchResult) -> str:
         rescored += f", by which no plan searched, interleaved ones included, has a Φ more than {lower:.1%} lower"
     if certificate.optimal:
         return f"proven optimal over everything searched (for the {certificate.objective} time); {rescored}"
+    if certificate.gap is not None and result.plans[0].plan.skeleton.virtual_stages > 1:
+        return (
+            "plan 1 is interleaved, of which the additive time proves nothing; the best 1F1B plan is at most "
+            f"{certificate.gap:.1%} above the lower bound of 1F1B plans; {rescored}"
+        )
     if certificate.gap is None:
         return f"not proven optimal: no lower bound was computed; {rescored}"
     return f"at most {certificate.gap:.1%} above the lower bound (for the {certificate.objective} time); {rescored}"

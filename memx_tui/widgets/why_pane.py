@@ -126,7 +126,13 @@ def certificate_words(result: SearchResult) -> str:
         words = f"at most {c.gap:.1%} from the optimum ({c.objective} time)"
     else:
         words = "no optimality bound"
-    return f"{words}; {c.rescored} plans ordered by events"
+    if c.gap is not None and result.plans[0].plan.skeleton.virtual_stages > 1:
+        words = f"#1 is interleaved; the best 1F1B plan is at most {c.gap:.1%} from their optimum ({c.objective} time)"
+    words = f"{words}; {c.rescored} plans ordered by events"
+    if c.event_lower_bound is None:
+        return words
+    lower = max(0.0, 1.0 - c.event_lower_bound / result.plans[0].phi)
+    return f"{words}, none searched, interleaved or not, is more than {lower:.1%} better"
 
 
 class WhyPane(VerticalScroll, can_focus=True):

@@ -10,9 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memx_engine import Gain, Gap, MemoryBreakdown, OperatorLimits, RankedPlan, SearchResult, Sensitivity, Verdict
+from memx_engine import (
+    Gain,
+    Gap,
+    MemoryBreakdown,
+    OperatorLimits,
+    RankedPlan,
+    SearchOptions,
+    SearchResult,
+    Sensitivity,
+    Verdict,
+    load_cluster,
+    load_model,
+    parse_weights,
+    resolve_job,
+    search_plans,
+)
 from memx_engine.search.sensitivity import Change
-from memx_tui.text import bars, numbers, plan_view
+from memx_tui.text import bars, numbers, plan_view, search_view
 from memx_tui.text.compare_view import METRICS, compare_text
 from memx_tui.text.explain_view import explain_text, gap_words
 from memx_tui.text.grid import Column, table
@@ -21,6 +36,7 @@ from memx_tui.text.search_view import search_text
 from memx_tui.text.sensitivity_view import sensitivity_text
 from memx_tui.text.show_view import show_text
 from memx_tui.text.style import Style
+from memx_tui.widgets import why_pane
 from tests.builders import make_cluster, make_estimate, make_job, make_model, make_objective, make_plan, make_result
 
 
@@ -273,3 +289,16 @@ def test_what_is_found_and_what_is_proven_are_told_apart(excess: float) -> None:
     words = gap_words(Gap(0.4 * (1 + excess), 0.4, excess, 0.032, excess, 0))
     assert "what is proven" in words and "more than 3.2% lower" in words and "closed form" in words
     assert "proven: no 1F1B plan of the space has a lower" in gap_words(Gap(0.4, 0.4, 0.0, 0.0, 0.0, 0))
+
+
+def test_an_interleaved_winner_is_said_to_be_bounded_by_events_alone() -> None:
+    # A small batch on a deep pipeline, by time alone: interleaving halves the bubble.
+    cluster, model = load_cluster("a800x8"), load_model("llama2-7b")
+    job = resolve_job(cluster, model, global_batch=8, pp_sizes=(4,), dp_sizes=(1,), micro_batch_sizes=(1,))
+    result = search_plans(cluster, model, job, options=SearchOptions(weights=parse_weights("1,0,0"), front=0))
+    assert result.plans[0].plan.skeleton.virtual_stages == 2
+    certificate = result.certificate
+    assert not certificate.optimal and certificate.event_lower_bound is not None
+    lower = f"{1 - certificate.event_lower_bound / result.plans[0].phi:.1%}"
+    for words in (search_view.certificate_words(result), why_pane.certificate_words(result)):
+        assert "interleaved" in words and "the best 1F1B plan" in words and lower in words
