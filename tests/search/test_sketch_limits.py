@@ -102,7 +102,9 @@ def test_sharing_changes_no_result(name: str, framework: Framework) -> None:
     made = [search(CLUSTER, MODEL, small, options=options, estimator=e) for e in (estimator, Unshared(estimator))]
 
     def told(result: SearchResult) -> tuple[object, ...]:
-        return result.plans_covered, result.pruned, result.feasible, result.space, [p.plan for p in result.plans]
+        # Beyond the N best a skeleton shows some plan that fits, whichever the order of the work left it with.
+        best = [p.plan for p in result.plans[: options.top]]
+        return result.plans_covered, result.pruned.memory, result.feasible, result.space, best
 
     assert told(made[0]) == told(made[1])
     first, second = (result.objective.references for result in made)
