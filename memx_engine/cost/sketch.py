@@ -58,6 +58,7 @@ class RowBook:
             of exactly n units. Times are those of the 1F1B form (over v).
         even_option: (n, U+1) index of that strategy, -1 where none fits.
         least_tail: (m, U+1) least tail of one to n units, by ``tail_of`` (n,): rows differ in it less than otherwise.
+        tail_share: (n,) most of tail / time over all counts of units.
         most: (n,) most units that fit. capacity: (n,) less what is left free; whole: (n,) with it.
     """
 
@@ -72,7 +73,7 @@ class RowBook:
         self.columns = {name: np.empty((0, self.units + 1)) for name in FIELDS}
         self.even_option = np.empty((0, self.units + 1), dtype=np.int16)
         self.most, self.tail_of = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        self.capacity, self.whole = np.empty(0), np.empty(0)
+        self.capacity, self.whole, self.tail_share = np.empty(0), np.empty(0), np.empty(0)
         self.least_tail = np.empty((0, self.units + 1))
         # Room for all rows at once, since copying them when there are many takes long.
         self._make_room(min(_MOST_BYTES // self._row_bytes + 1, _MOST_ROWS))
@@ -93,6 +94,7 @@ class RowBook:
         self.even_option = _longer(self.even_option, self._room)
         self.most, self.tail_of = _longer(self.most, self._room), _longer(self.tail_of, self._room)
         self.capacity, self.whole = _longer(self.capacity, self._room), _longer(self.whole, self._room)
+        self.tail_share = _longer(self.tail_share, self._room)
 
     def strategies(self, stages: int) -> tuple[Recompute, ...]:
         """The options as a skeleton of so many stages calls them: ``block`` of all that a stage can have is full."""
@@ -144,6 +146,9 @@ class RowBook:
         self.most[rows] = (least[:, 1:] <= capacity).sum(axis=1)
         self.even_option[rows] = np.where(any_fits, option, -1)
         self.capacity[rows], self.whole[rows] = capacity, capacity + origin.reserve_bytes
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares = np.where(np.isfinite(time), tail_s / time, 0.0)[:, 1:]
+        self.tail_share[rows] = np.nan_to_num(shares, nan=0.0, posinf=np.inf).max(axis=1, initial=0.0)
         return rows
 
 

@@ -13,9 +13,8 @@ from memx_engine.inputs.model import TransformerSpec
 from memx_engine.plan import Plan, Recompute, Skeleton, Stage
 from memx_engine.search.bounds import EvenPlan, weighted_variance
 from memx_engine.search.branch_and_bound import Candidate
+from memx_engine.search.fitting import Split
 from memx_engine.search.sources import Meaning
-
-Split = tuple[tuple[int, ...], tuple[Recompute, ...]]
 
 
 @dataclass(eq=False, slots=True)
@@ -34,7 +33,6 @@ class Assigned:
     peak_bytes: float
     variance_bytes2: float
     phi: float
-    lower_bound_phi: float
     worst_fraction: float
     worst_type: str
     spread_bytes2: float
@@ -76,12 +74,10 @@ def assigned(
     skeleton: Skeleton,
     meaning: Meaning,
     found: Candidate,
-    lower_bound_phi: float = 0.0,
 ) -> Assigned:
     """What the branch and bound found in the choices of ``skeleton``."""
     memory = np.array(found.memory)
     used = memory / meaning.whole_bytes
-    phi = math.exp(found.log_phi)
     return Assigned(
         skeleton,
         (tuple(n * meaning.unit for n in found.layers), tuple(meaning.options[r] for r in found.options)),
@@ -89,8 +85,7 @@ def assigned(
         found.time_s,
         found.peak,
         found.variance,
-        phi,
-        min(lower_bound_phi, phi),
+        math.exp(found.log_phi),
         float(used.max()),
         skeleton.placements[int(used.argmax())].gpu_type,
         weighted_variance(memory, meaning.gpus),
@@ -103,7 +98,6 @@ def assign_split(
     skeleton: Skeleton,
     even: EvenPlan,
     phi: float,
-    lower_bound_phi: float,
 ) -> Assigned:
     """A split that was not searched for, ``phi`` its own."""
     return Assigned(
@@ -114,7 +108,6 @@ def assign_split(
         even.peak_bytes,
         even.variance_bytes2,
         phi,
-        min(lower_bound_phi, phi),
         even.worst_fraction,
         skeleton.placements[even.worst_stage].gpu_type,
         even.spread_bytes2,

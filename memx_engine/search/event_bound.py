@@ -2,66 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from memx_engine.cost.sketch import Sketch
-from memx_engine.search.assign import Assigned
-from memx_engine.search.event_times import StageRows, least_event_times, shrinking
+from memx_engine.search.event_times import Ends, StageRows, least_event_times, shrinking
 from memx_engine.search.fitting import Fitting
+from memx_engine.search.found import Found
 from memx_engine.search.objective import Objective
 
+_AT_ONCE = 64
 _MOST_NUMBERS = 2_000_000
 """Numbers of one temporary array; larger batches are cut."""
 
 
-def event_lower_bound(fitting: Fitting, objective: Objective, found: Sequence[Assigned]) -> float:
+def event_lower_bound(fitting: Fitting, objective: Objective, found: Found) -> float:
     """No plan of the skeletons has less Phi by events.
 
     The least over the skeletons of the larger of two bounds: Phi of (least event time, least peak, least variance), and
     what is proven of the closed form, made smaller by as much as the event time can be shorter; peak and variance are
-    the same by both.
+    the same by both. The first is asked for only where the second is below what others have.
 
     Args:
         found: Plans of solved skeletons; the closed form's bounds of others are those of ``fitting``.
     """
-    least, times, less = _event_times(fitting)
+    times, less = _shrinking(fitting)
     closed_s, peak, variance = fitting.time_s, fitting.peak_bytes, fitting.variance_bytes2
-    corner = objective.phi_array(np.maximum(least, (closed_s - less) / times), peak, variance)
     closed = objective.phi_array(closed_s, peak, variance)
-    place = {id(skeleton): i for i, skeleton in enumerate(fitting.skeletons)}
-    for assigned in found:
-        i = place.get(id(assigned.skeleton))
-        if i is not None:
-            closed[i] = max(closed[i], assigned.lower_bound_phi)
+    closed[found.numbers] = np.maximum(closed[found.numbers], found.lower_bound_phi)
     # (A - less) / (times · A) rises with A, or falls to 1 / times.
     share = np.maximum(1.0 - np.maximum(less, 0.0) / closed_s, 0.0) / times
+    second = closed * share**objective.weights.time
+    order = np.argsort(second, kind="stable")
+    bound = np.inf
+    for start in range(0, len(order), _AT_ONCE):
+        some = order[start : start + _AT_ONCE]
+        if second[some[0]] >= bound:
+            break
+        least = np.maximum(_least_event_times(fitting, some.tolist()), (closed_s[some] - less[some]) / times[some])
+        first = objective.phi_array(least, peak[some], variance[some])
+        bound = min(bound, float(np.maximum(first, second[some]).min()))
     # Rounding must not lift the bound above a plan that reaches it.
-    return float(np.maximum(corner, closed * share**objective.weights.time).min()) * (1.0 - 1e-9)
+    return bound * (1.0 - 1e-9)
 
 
-def _event_times(fitting: Fitting) -> NDArray[np.float64]:
-    """(3, n) least event times, and the two numbers by which the closed form is made smaller."""
-    out = np.empty((3, len(fitting)))
-    alike: dict[tuple[int, int], list[tuple[int, Sketch]]] = {}
-    for i, sketch in enumerate(fitting.sketches):
-        if sketch is None:
-            own = fitting.own_events[i]
-            out[:, i] = own.least_s, own.times, own.less_s
-        else:
-            alike.setdefault((id(sketch.book), len(sketch.rows)), []).append((i, sketch))
-    for at, rows in _batches(alike.values()):
-        out[0, at] = least_event_times(rows)
-        out[1:, at] = shrinking(rows)
-    return out
+def _shrinking(fitting: Fitting) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(n,) the two numbers by which the closed form is made smaller."""
+    out = np.empty((2, len(fitting)))
+    for i, own in fitting.own_events.items():
+        out[:, i] = own.times, own.less_s
+    for at, sketches in _alike(fitting, range(len(fitting))):
+        out[:, at] = shrinking(Ends.of_sketches(sketches))
+    return out[0], out[1]
 
 
-def _batches(alike: Iterable[list[tuple[int, Sketch]]]) -> Iterator[tuple[list[int], StageRows]]:
-    for members in alike:
-        numbers = len(members[0][1].rows) * (members[0][1].book.units + 1)
-        step = max(1, _MOST_NUMBERS // numbers)
-        for start in range(0, len(members), step):
-            some = members[start : start + step]
-            yield [i for i, _ in some], StageRows.of_sketches([sketch for _, sketch in some])
+def _least_event_times(fitting: Fitting, places: Sequence[int]) -> NDArray[np.float64]:
+    """Least event times of these skeletons, in their order."""
+    made = {i: own.least_s for i, own in fitting.own_events.items() if i in places}
+    for at, sketches in _alike(fitting, places):
+        step = max(1, _MOST_NUMBERS // (len(sketches[0].rows) * (sketches[0].book.units + 1)))
+        for start in range(0, len(at), step):
+            times = least_event_times(StageRows.of_sketches(sketches[start : start + step]))
+            made |= zip(at[start : start + step], times.tolist(), strict=True)
+    return np.array([made[i] for i in places])
+
+
+def _alike(fitting: Fitting, places: Sequence[int]) -> Iterator[tuple[list[int], list[Sketch]]]:
+    """Those that were bounded by a sketch, by book and number of stages."""
+    alike: dict[tuple[int, int], tuple[list[int], list[Sketch]]] = {}
+    for i in places:
+        sketch = fitting.sketches[i]
+        if sketch is not None:
+            numbers, sketches = alike.setdefault((id(sketch.book), len(sketch.rows)), ([], []))
+            numbers.append(i)
+            sketches.append(sketch)
+    return iter(alike.values())

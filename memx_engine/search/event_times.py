@@ -120,19 +120,63 @@ def _turns(stages: int, groups: Array, v: int) -> Array:
     return np.where(holds, taken[None, :], -1.0)
 
 
-def shrinking(rows: StageRows) -> tuple[Array, Array]:
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """What :func:`shrinking` reads of B skeletons of P stages.
+
+    Attributes:
+        tail_share: (B,) most of tail / chunk time of any choice. tail_s: (B,) least tail of the first stage.
+        p2p_s: (B, P-1). wrap_s, fixed_s, micro_batches: (B,).
+    """
+
+    tail_share: Array
+    tail_s: Array
+    p2p_s: Array
+    wrap_s: Array
+    fixed_s: Array
+    micro_batches: Array
+    virtual_stages: int
+
+    @classmethod
+    def of(cls, rows: StageRows) -> Ends:
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares = rows.tail_s[:, :, 1:] / rows.time_s[:, :, 1:]
+        share = np.nan_to_num(shares, nan=0.0, posinf=np.inf).reshape(len(shares), -1).max(axis=1)
+        least = rows.tail_s[:, 0, 1:].min(axis=1)
+        return cls(share, least, rows.p2p_s, rows.wrap_s, rows.fixed_s, rows.micro_batches, rows.virtual_stages)
+
+    @classmethod
+    def of_sketches(cls, sketches: Sequence[Sketch]) -> Ends:
+        """Of skeletons with one book and one number of stages; the share is over all counts of units."""
+        book = sketches[0].book
+        rows = np.concatenate([s.rows for s in sketches]).reshape(len(sketches), -1)
+        columns = book.units - rows.shape[1] + 2
+        wrap, fixed, groups, factor = np.array(
+            [(s.wrap_s, s.fixed_s, s.micro_batches, s.factor) for s in sketches], dtype=np.float64
+        ).T
+        return cls(
+            book.tail_share[rows].max(axis=1),
+            book.least_tail[book.tail_of[rows[:, 0]], columns - 1] * factor,
+            np.concatenate([s.p2p_s for s in sketches]).reshape(len(sketches), -1),
+            wrap,
+            fixed,
+            groups,
+            sketches[0].virtual_stages,
+        )
+
+
+def shrinking(ends: Ends) -> tuple[Array, Array]:
     """(B,) ``times`` and ``less_s``: every plan's event time is at least (closed form - less_s) / times."""
-    stages, v, groups = rows.time_s.shape[1], rows.virtual_stages, rows.micro_batches
+    stages, v, groups = ends.p2p_s.shape[1] + 1, ends.virtual_stages, ends.micro_batches
     g = groups * v
     q = 1.0 - 1.0 / g
-    total = rows.p2p_s.sum(axis=1)
+    total = ends.p2p_s.sum(axis=1)
     times = q + 1.0 - q**stages
-    with np.errstate(invalid="ignore", divide="ignore"):
-        shares = rows.tail_s[:, :, 1:] / (g[:, None, None] * rows.time_s[:, :, 1:])
-    share = np.nanmax(np.nan_to_num(shares, nan=0.0, posinf=np.inf).reshape(len(g), -1), axis=1)
-    share = np.where(np.isfinite(share), share / (1.0 + share), 1.0)
+    share = ends.tail_share / g
+    with np.errstate(invalid="ignore"):
+        share = np.where(np.isfinite(share), share / (1.0 + share), 1.0)
     if v == 1:
-        padded = np.pad(rows.p2p_s, ((0, 0), (1, 1)))
+        padded = np.pad(ends.p2p_s, ((0, 0), (1, 1)))
         around = (groups - 1.0) * (padded[:, 1:] + padded[:, :-1]).max(axis=1)
         # Where both hold, 2 C is in E' already; else it counts once.
         turned = 1.0 + (stages - 1.0) / (2.0 * groups)
@@ -140,11 +184,10 @@ def shrinking(rows: StageRows) -> tuple[Array, Array]:
         times = np.where(better, turned, times)
         extra = around + np.where(better, 0.0, 2.0 * total)
     else:
-        extra = 2.0 * v * total + 2.0 * (v - 1) * rows.wrap_s
-    tail = rows.tail_s[:, 0, 1:].min(axis=1)
+        extra = 2.0 * v * total + 2.0 * (v - 1) * ends.wrap_s
     whole = times + share
     # A - F <= times (E - F - tail_0) + share (E - F) + extra
-    return whole, extra - rows.fixed_s * (whole - 1.0) - times * tail
+    return whole, extra - ends.fixed_s * (whole - 1.0) - times * ends.tail_s
 
 
 @dataclass(frozen=True)
@@ -157,5 +200,5 @@ class EventTimes:
 
     @classmethod
     def of(cls, rows: StageRows) -> EventTimes:
-        times, less = shrinking(rows)
+        times, less = shrinking(Ends.of(rows))
         return cls(float(least_event_times(rows)[0]), float(times[0]), float(less[0]))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from memx_engine.cost.table import Estimator, Timer
 from memx_engine.plan import Estimate, Plan
 from memx_engine.search.assign import Assigned
+from memx_engine.search.found import Found
 from memx_engine.search.objective import Objective
 from memx_engine.search.pareto import pareto_mask
 from memx_engine.search.result import PlanTable, RankedPlan
@@ -33,13 +34,13 @@ class Ranking:
 
 
 class LazyPlans(Sequence[Plan]):
-    """Plans in rank order, each made when it is first asked for."""
+    """Plans of ``found`` in rank order, each made when it is first asked for."""
 
-    def __init__(self, assigned: Sequence[Assigned]) -> None:
-        self._assigned = assigned
+    def __init__(self, found: Sequence[Assigned], order: NDArray[np.intp]) -> None:
+        self._found, self._order = found, order
 
     def __len__(self) -> int:
-        return len(self._assigned)
+        return len(self._order)
 
     @overload
     def __getitem__(self, row: int) -> Plan: ...
@@ -49,8 +50,8 @@ class LazyPlans(Sequence[Plan]):
 
     def __getitem__(self, row: int | slice) -> Plan | Sequence[Plan]:
         if isinstance(row, slice):
-            return LazyPlans(self._assigned[row])
-        return self._assigned[row].plan
+            return LazyPlans(self._found, self._order[row])
+        return self._found[int(self._order[row])].plan
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
@@ -119,7 +120,7 @@ class Predictions:
 
 
 def rank(
-    found: list[Assigned],
+    found: Found,
     fast: list[Assigned],
     objective: Objective,
     predictions: Predictions,
@@ -144,21 +145,22 @@ def rank(
         should_stop: Asked before plans are timed; once True only the head that is already timed is kept, of at least
             one plan.
     """
-    pool, count = list(found), len(found)
-    places = _Places(found)
+    beyond: list[Assigned] = []
+    pool, count = _Pool(found, beyond), len(found)
+    places = _Places(pool, found.marks)
     wanted: list[int] = []
     fastest = _fastest(fast, predictions, rescored, should_stop)
     for assigned in (*fastest, *beside):
         same = places.of(assigned)
         if same == len(pool):
-            pool.append(assigned)
+            beyond.append(assigned)
         else:
             predictions.share(assigned, pool[same])
         if same >= count or assigned in fastest:
             wanted.append(same)
-    time_s = np.array([a.time_s for a in pool])
-    peak = np.array([a.peak_bytes for a in pool])
-    variance = np.array([a.variance_bytes2 for a in pool])
+    time_s = np.append(found.time_s, [a.time_s for a in beyond])
+    peak = np.append(found.peak_bytes, [a.peak_bytes for a in beyond])
+    variance = np.append(found.variance_bytes2, [a.variance_bytes2 for a in beyond])
     timed: set[int] = set()
     wanted = list(dict.fromkeys(wanted)) or [0]
     while wanted:
@@ -176,7 +178,7 @@ def rank(
             wanted = [] if head[0] in timed else [head[0]]
 
     if whole:
-        proven = _Places(beside)
+        proven = _Places(beside, np.array([id(a.skeleton) for a in beside], dtype=np.int64))
         quickest = min(timed, key=lambda i: (time_s[i], phi[i], i))
         for i in np.flatnonzero(front).tolist():
             front[i] = not pool[i].plain or pool[i] in proven or i in (head[0], quickest)
@@ -184,15 +186,15 @@ def rank(
     order = _order(keys)
     by_events = np.zeros(len(pool), dtype=np.bool_)
     by_events[list(timed)] = True
-    in_order = [found[i] for i in order.tolist()]
+    types = found.worst_types()
     table = PlanTable(
-        plans=LazyPlans(in_order),
+        plans=LazyPlans(found, order),
         time_s=time_s[order],
         peak_bytes=peak[order],
-        variance_bytes2=np.array([a.spread_bytes2 for a in in_order]),
+        variance_bytes2=found.spread_bytes2[order],
         phi=phi[order],
-        worst_fraction=np.array([a.worst_fraction for a in in_order]),
-        worst_type=tuple([a.worst_type for a in in_order]),
+        worst_fraction=found.worst_fraction[order],
+        worst_type=tuple([types[i] for i in order.tolist()]),
         by_events=by_events[order],
         pareto=front[order],
     )
@@ -241,13 +243,32 @@ def _fastest(
     return [found[min(timed, key=lambda i: (time_s[i], peak[i], i))]] if timed else []
 
 
-class _Places:
-    """Where a plan stands in a growing list of plans of one search, whose skeletons are the same objects everywhere."""
+class _Pool(Sequence[Assigned]):
+    """What was found, and plans beyond it."""
 
-    def __init__(self, plans: Sequence[Assigned]) -> None:
-        self._plans = list(plans)
-        # One array: thousands of small containers would have the collector walk through all that a search holds.
-        self._marks = np.array([id(a.skeleton) for a in plans], dtype=np.int64)
+    def __init__(self, found: Found, beyond: list[Assigned]) -> None:
+        self._found, self._beyond = found, beyond
+
+    def __len__(self) -> int:
+        return len(self._found) + len(self._beyond)
+
+    @overload
+    def __getitem__(self, i: int) -> Assigned: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> Sequence[Assigned]: ...
+
+    def __getitem__(self, i: int | slice) -> Assigned | Sequence[Assigned]:
+        if isinstance(i, slice):
+            return [self[k] for k in range(len(self))[i]]
+        return self._found[i] if i < len(self._found) else self._beyond[i - len(self._found)]
+
+
+class _Places:
+    """Where a plan stands among plans of one search, whose skeletons are the same objects everywhere."""
+
+    def __init__(self, plans: Sequence[Assigned], marks: NDArray[np.int64]) -> None:
+        self._plans, self._marks = plans, marks
 
     def _find(self, assigned: Assigned) -> int | None:
         alike = np.flatnonzero(self._marks == id(assigned.skeleton)).tolist()
@@ -257,11 +278,10 @@ class _Places:
         return self._find(assigned) is not None
 
     def of(self, assigned: Assigned) -> int:
-        """The place of the plan that ``assigned`` stands for; where it is new, it takes the next one."""
+        """The place of the plan that ``assigned`` stands for; where it is new, the next one, which it then takes."""
         place = self._find(assigned)
         if place is None:
-            place = len(self._plans)
-            self._plans.append(assigned)
+            place = len(self._marks)
             self._marks = np.append(self._marks, id(assigned.skeleton))
         return place
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,12 +12,13 @@ from numpy.typing import NDArray
 from memx_engine.inputs.cluster import Cluster
 from memx_engine.inputs.job import Framework
 from memx_engine.inputs.model import TransformerSpec
-from memx_engine.search.assign import Assigned, Split, assign_split, assigned
+from memx_engine.search.assign import Assigned, assign_split, assigned
 from memx_engine.search.bounding import Tables
 from memx_engine.search.bounds import EvenPlan
 from memx_engine.search.branch_and_bound import BranchAndBound, Candidate
 from memx_engine.search.control import Control
 from memx_engine.search.fitting import Fitting
+from memx_engine.search.found import Found
 from memx_engine.search.objective import Objective, Weights
 from memx_engine.search.options import SearchOptions
 from memx_engine.search.problem import Problem, criterion_of
@@ -58,7 +58,7 @@ class Solver:
     ) -> None:
         self._ground, self._tables, self._options, self._control = (cluster, model), tables, options, control
         self._one_recompute = framework is Framework.MEGATRON
-        self.found: list[Assigned] = []
+        self.found: Found
         self.unsolved_phi = math.inf
 
     def solve(self, fitting: Fitting, objective: Objective) -> None:
@@ -68,17 +68,6 @@ class Solver:
         self._sources = Sources(fitting, self._tables, self._options.limits, one_recompute=self._one_recompute)
         self._plain: Bools = np.array([s.virtual_stages == 1 for s in fitting.skeletons], dtype=np.bool_)
         self._splits: dict[int, EvenPlan] = {}
-        self._columns = [
-            column.tolist()
-            for column in (
-                fitting.even_time_s,
-                fitting.even_peak_bytes,
-                fitting.even_variance,
-                fitting.even_spread_bytes2,
-                fitting.even_worst_fraction,
-                fitting.even_worst_stage,
-            )
-        ]
         corners = _log_phi(objective, fitting.time_s, fitting.peak_bytes, fitting.variance_bytes2)
         evens = _log_phi(objective, fitting.even_time_s, fitting.even_peak_bytes, fitting.even_variance)
         known = np.minimum(evens, self._balance(np.argsort(corners, kind="stable")[:_BALANCED].tolist(), objective))
@@ -120,20 +109,22 @@ class Solver:
                 search.glance([i])
                 if search.found:
                     break
-        lower = np.exp(search.lower_bounds()).tolist()
-        even = evens.tolist()
-        for i in np.flatnonzero(~removed).tolist():
-            bound = lower[i] if self._plain[i] else 0.0
-            plan = self._best_of(i, search.found.get(i), even[i], objective, bound)
+        lower = np.exp(search.lower_bounds())
+        plans: dict[int, Assigned] = {}
+        for i in {*search.found, *self._splits}:
+            plan = None if removed[i] else self._better(i, search.found.get(i), float(evens[i]), objective)
             if plan is not None:
-                self.found.append(plan)
+                plans[i] = plan
+        there = np.isfinite(evens) & ~removed
+        there[list(plans)] = True
+        self.found = Found(fitting, self._ground, np.flatnonzero(there), plans, np.exp(evens), lower, self._plain)
         none = exhausted * (len(fitting) - int(removed.sum()) - len(self.found))
         control.counts = replace(
             control.counts, time=control.counts.time + int(removed.sum()), memory=control.counts.memory + none
         )
         control.feasible -= none
         unproven = self._plain & ~search.empty if not exhausted else self._plain & removed & (corners < limits)
-        self.unsolved_phi = min((lower[i] for i in np.flatnonzero(unproven).tolist()), default=math.inf)
+        self.unsolved_phi = _least(lower[unproven])
         self._raise_bound(min(_least(search.best[self._plain]), _log(self.unsolved_phi)))
 
     def fastest(self, objective: Objective) -> list[Assigned]:
@@ -146,31 +137,23 @@ class Solver:
         if weights.peak == 0.0 == weights.variance:
             return []
         by_time = replace(objective, weights=Weights("time", 1.0, 0.0, 0.0))
-        fitting = self._fitting
-        known: dict[int, Assigned] = {}
-        number = {id(skeleton): i for i, skeleton in enumerate(fitting.skeletons)}
-        for plan in self.found:
-            known[number[id(plan.skeleton)]] = plan
+        fitting, found = self._fitting, self.found
         seeds = fitting.even_time_s.copy()
         for i, split in self._splits.items():
             seeds[i] = min(seeds[i], split.time_s)
-        for i, best in known.items():
-            seeds[i] = min(seeds[i], best.time_s)
+        seeds[found.numbers] = np.minimum(seeds[found.numbers], found.time_s)
         with np.errstate(divide="ignore"):
             corners, evens, start = (
                 np.log(t / by_time.references.time_s) for t in (fitting.time_s, fitting.even_time_s, seeds)
             )
         search = self._search(by_time, corners, self._opener(by_time, corners), start)
         search.run()
-        out: list[tuple[float, int]] = []
-        for i in np.flatnonzero(np.isfinite(search.best)).tolist():
-            out.append((float(search.best[i]), i))
-        out.sort()
-        plans = []
-        for _, i in out[: _CANDIDATES * self._options.rescored]:
-            made, other = self._best_of(i, search.found.get(i), float(evens[i]), by_time), known.get(i)
-            if other is not None and (made is None or other.time_s <= made.time_s * (1 + 1e-12)):
-                made = other
+        plans: list[Assigned] = []
+        quickest = np.argsort(search.best, kind="stable")[: _CANDIDATES * self._options.rescored]
+        for i in quickest[np.isfinite(search.best[quickest])].tolist():
+            known, made = found.of_skeleton(i), self._better(i, search.found.get(i), float(evens[i]), by_time)
+            if known is not None and (made is None or known.time_s <= made.time_s * (1 + 1e-12)):
+                made = known
             if made is not None:
                 plans.append(made)
         return plans
@@ -271,35 +254,16 @@ class Solver:
         # Every one of them holds, so the highest does.
         self._control.lower_bound_phi = max(self._control.lower_bound_phi or 0.0, math.exp(log_phi))
 
-    def _best_of(
-        self, i: int, made: Candidate | None, even: float, objective: Objective, bound: float = 0.0
-    ) -> Assigned | None:
-        """The best of what was found, a balanced split, and the even one, which has log Phi ``even``; None: nothing."""
+    def _better(self, i: int, made: Candidate | None, even: float, objective: Objective) -> Assigned | None:
+        """The better of what was found and a balanced split, if it beats the even one, which has log Phi ``even``."""
         split, phi = self._splits.get(i), math.inf
         if split is not None:
             phi = objective.phi(split.time_s, split.peak_bytes, split.variance_bytes2)
         if made is not None and made.log_phi <= min(even, _log(phi)) + 1e-12:
-            return self._assigned(i, made, bound)
+            return self._assigned(i, made)
         if split is not None and _log(phi) <= even:
-            return assign_split(*self._ground, self._fitting.skeletons[i], split, phi, bound)
-        return self._even(i, math.exp(even), bound) if even < math.inf else None
-
-    def _even(self, i: int, phi: float, bound: float) -> Assigned:
-        fitting, columns = self._fitting, self._columns
-        skeleton = fitting.skeletons[i]
-        return Assigned(
-            skeleton,
-            partial(_split_of, fitting, i),
-            self._ground,
-            columns[0][i],
-            columns[1][i],
-            columns[2][i],
-            phi,
-            min(bound, phi),
-            columns[4][i],
-            skeleton.placements[columns[5][i]].gpu_type,
-            columns[3][i],
-        )
+            return assign_split(*self._ground, self._fitting.skeletons[i], split, phi)
+        return None
 
     def _balance(self, skeletons: Sequence[int], objective: Objective) -> Array:
         """Find splits of these skeletons without a search; (n,) log Phi of what is known then, infinite elsewhere."""
@@ -316,14 +280,8 @@ class Solver:
             out[numbers] = _log_phi(objective, *columns)
         return out
 
-    def _assigned(self, i: int, made: Candidate, bound: float = 0.0) -> Assigned:
-        return assigned(*self._ground, self._fitting.skeletons[i], self._sources.meaning(i), made, bound)
-
-
-def _split_of(fitting: Fitting, i: int) -> Split:
-    plan = fitting.even(i)
-    assert plan is not None
-    return plan.layers, plan.recompute
+    def _assigned(self, i: int, made: Candidate) -> Assigned:
+        return assigned(*self._ground, self._fitting.skeletons[i], self._sources.meaning(i), made)
 
 
 def _log_phi(objective: Objective, time_s: Array, peak: Array, variance: Array) -> Array:

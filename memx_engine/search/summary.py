@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from memx_engine.cost.table import Estimator
-from memx_engine.search.assign import Assigned
+from memx_engine.search.found import Found
 from memx_engine.search.objective import Objective
 from memx_engine.search.result import Certificate, RankedPlan
 from memx_engine.search.schedule import ScheduleAdvice, heterogeneity_index
@@ -11,7 +11,7 @@ from memx_engine.search.space import Space, idle_gpus
 
 
 def certificate(
-    found: list[Assigned],
+    found: Found,
     objective: Objective,
     head: tuple[RankedPlan, ...],
     *,
@@ -29,10 +29,11 @@ def certificate(
         complete: Every skeleton of the space was looked at; nothing is known otherwise.
         event_lower_bound: What is proven of Phi by events over the whole space.
     """
-    solved = [a for a in found if a.plain] or found
-    best = min(a.phi for a in solved)
-    lower = min(*(a.lower_bound_phi for a in solved), unsolved_phi, best)
-    known = complete and lower > 0.0 and all(a.lower_bound_phi > 0.0 for a in solved)
+    solved = found.plain if found.plain.any() else ~found.plain
+    best = float(found.phi[solved].min())
+    proven = float(found.lower_bound_phi[solved].min())
+    lower = min(proven, unsolved_phi, best)
+    known = complete and proven > 0.0 and lower > 0.0
     shown = head[0]
     least = objective.phi(
         shown.estimate.lower_bound_s, shown.estimate.peak_bytes, objective.variance_of(shown.estimate)

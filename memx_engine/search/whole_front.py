@@ -55,7 +55,7 @@ class WholeFront:
         )
         self._left = float("inf") if most_nodes is None else float(most_nodes)
         self.points: list[Assigned] = []
-        self._known = [a for a in solver.found if a.plain]
+        self._found = solver.found
 
     @property
     def spent(self) -> bool:
@@ -139,7 +139,12 @@ class WholeFront:
         objective = replace(self._objective, weights=Weights("front", *target.weights))
         best: Assigned | None = None
         best_phi = float("inf")
-        for known in (*self._known, *self.points):
+        found = self._found
+        phis = objective.phi_array(found.time_s, found.peak_bytes, found.variance_bytes2)
+        phis[~found.plain | (found.peak_bytes > target.most_peak)] = np.inf
+        if len(phis) and np.isfinite(phis.min()):
+            best, best_phi = found[int(phis.argmin())], float(phis.min())
+        for known in self.points:
             if known.peak_bytes <= target.most_peak:
                 phi = objective.phi(known.time_s, known.peak_bytes, known.variance_bytes2)
                 if phi < best_phi:
