@@ -36,7 +36,7 @@ _ROUNDING = 2e-14  # relative error of a sum over stages
 _SMALLEST_GAIN = 2e-11  # of a cut, in log Phi; less means that a plan lies at the vertex
 _ROUNDS = 8  # cuts per visit of a node before it is split
 _SMALLEST_VARIANCE = 1e-18  # of the squared memory range; below it only rounding is left
-_WIDTHS = (32, 128, 256)  # nodes visited together: few first, so that the first plans soon close others
+_WIDTHS = (32, 64, 128)  # nodes visited together: few first, so that the first plans soon close others
 _CHOICES_AT_ONCE = 200_000
 
 
@@ -487,29 +487,28 @@ class BranchAndBound:
         with np.errstate(invalid="ignore"):
             cut = np.minimum(0.5 * (start + value), np.nextafter(value, -np.inf))
         below, above = wave.around(which, cut)
-        regions = visit.regions
-        for j in np.flatnonzero(active).tolist():
-            i, bound = int(visit.problems[j]), float(bounds[j])
-            region = (regions.x[j].copy(), regions.y[j].copy(), int(regions.count[j]))
-            lows, highs = low[:, j].tolist(), high[:, j].tolist()
-            if not splits[j]:
-                if changed[j]:
-                    self._push(bound, _Node(i, wave.choices_of(j), tuple(lows), tuple(highs), region))
-                else:
-                    self._close(i, bound)
+        every = np.arange(len(active))
+        lower = np.minimum(np.maximum(below, low[widest, every]), high[widest, every])
+        lower, upper = np.where(by_mean, middle, lower), np.where(by_mean, middle, above)
+        # Lists once: what follows is a loop over nodes.
+        ends = zip(low.T.tolist(), high.T.tolist(), lower.tolist(), upper.tolist(), widest.tolist(), strict=True)
+        regions = zip(visit.regions.x, visit.regions.y, visit.regions.count.tolist(), strict=True)
+        state = zip(active.tolist(), splits.tolist(), changed.tolist(), strict=True)
+        kept = zip(visit.problems.tolist(), bounds.tolist(), wave.choices(), strict=True)
+        for (is_active, is_split, is_changed), (i, bound, choices), (lows, highs, up_to, from_, k), region in zip(
+            state, kept, ends, regions, strict=True
+        ):
+            if not is_active:
                 continue
-            if bound >= self._targets[i]:
+            if bound >= self._targets[i] or not (is_split or is_changed):
                 self._close(i, bound)
-                continue
-            k = int(widest[j])
-            choices = wave.choices_of(j)
-            if k == 3:
-                lower, upper = float(middle[j]), float(middle[j])
+            elif not is_split:
+                self._push(bound, _Node(i, choices.copy(), tuple(lows), tuple(highs), region))
             else:
-                lower, upper = min(max(float(below[j]), lows[k]), highs[k]), float(above[j])
-            self._push(bound, _Node(i, choices, tuple(lows), (*highs[:k], lower, *highs[k + 1 :]), region))
-            if upper <= highs[k]:
-                self._push(bound, _Node(i, choices, (*lows[:k], upper, *lows[k + 1 :]), tuple(highs), region))
+                some = choices.copy()
+                self._push(bound, _Node(i, some, tuple(lows), (*highs[:k], up_to, *highs[k + 1 :]), region))
+                if from_ <= highs[k]:
+                    self._push(bound, _Node(i, some, (*lows[:k], from_, *lows[k + 1 :]), tuple(highs), region))
 
 
 def better(one: Candidate, other: Candidate) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -308,7 +309,7 @@ class Wave:
         upper[at] = np.minimum.reduceat(np.where(below, np.inf, values), starts)
         return lower, upper
 
-    def choices_of(self, node: int) -> Array:
-        """(7, F) what is left to a node."""
-        start, stop = np.searchsorted(self.node, (node, node + 1))
-        return self.data[:, start:stop].copy()
+    def choices(self) -> list[Array]:
+        """Per node (7, F) what is left to it, as views."""
+        ends = np.searchsorted(self.node, np.arange(self.size + 1)).tolist()
+        return [self.data[:, start:stop] for start, stop in pairwise(ends)]
