@@ -11,13 +11,14 @@ from rich.text import Text
 from memx_tui.profile_canvas import Canvas, name_width, rough, wrapped
 from memx_tui.profile_state import Survey
 from memx_tui.text import numbers
+from memx_tui.text.profile_view import amplitude_words
 
 if TYPE_CHECKING:
     from memx_engine import Impact
 
 
 CELL = 19
-"""``HIGH  109%   128%*``"""
+"""``HIGH  109%!  128%!*``"""
 
 
 def plan_lines(survey: Survey | None, canvas: Canvas, lanes_at_once: int | None = None) -> list[Text]:
@@ -86,7 +87,7 @@ def verdict_lines(verdicts: Mapping[str, Sequence[Impact]], canvas: Canvas) -> l
         lines.append(canvas.line(*parts))
     hidden = f" {len(judged) - len(shown)} more types where the screen is wider." if len(shown) < len(judged) else ""
     notes = [
-        f"time, memory: (max - min) / mean when it alone is varied; HIGH above {first[0].threshold:.0%}; "
+        f"time, memory: (max - min) / mean when it alone is varied; HIGH above {first[0].threshold:.0%}, at the !; "
         f"* by the cost model.{hidden}",
         *_notes(judged),
     ]
@@ -111,8 +112,8 @@ def _notes(judged: Sequence[tuple[str, Sequence[Impact]]]) -> list[str]:
 
 
 def impact_words(impact: Impact | None) -> str:
-    """``HIGH   109%   128%``; ``*`` where the cost model had to answer."""
+    """``HIGH  109%!   3% *``: ``!`` at what is above the threshold, ``*`` where the cost model had to answer."""
     if impact is None:
         return "-"
-    shares = [numbers.percent(a) if a is not None else "-" for a in (impact.time_amplitude, impact.memory_amplitude)]
-    return f"{'HIGH' if impact.high else 'low':<6} {shares[0]:>5} {shares[1]:>5}{'*' if impact.predicted else ''}"
+    time, memory = amplitude_words(impact)
+    return f"{'HIGH' if impact.high else 'low':<5}{time:>6} {memory:>6}{'*' if impact.predicted else ''}"

@@ -50,7 +50,7 @@ def percent(fraction: float) -> str:
     """A fraction as whole percent, rounded up at the limit so that 100.2 % never shows as 100 %."""
     if not math.isfinite(fraction):
         return "-"
-    shown = math.ceil(fraction * 100) if fraction > 1 else round(fraction * 100)
+    shown = math.ceil(round(fraction * 100, 9)) if fraction > 1 else round(fraction * 100)
     return f"{shown}%"
 
 

@@ -154,7 +154,7 @@ def impact_block(result: ProfileResult, style: Style) -> list[str]:
     threshold = judged[0].impacts[0].threshold
     caption = (
         "time, then memory: (max - min) / mean when the parameter alone is varied; HIGH where either is above "
-        f"{threshold:.0%}"
+        f"{threshold:.0%}, which ! marks"
     )
     if any(i.predicted for t in judged for i in t.impacts):
         caption += "; (model): too few of its points came back, so the cost model answered"
@@ -164,10 +164,20 @@ def impact_block(result: ProfileResult, style: Style) -> list[str]:
 def _impact_words(impact: Impact | None) -> str:
     if impact is None:
         return "-"
-    shares = [numbers.percent(a) if a is not None else "-" for a in (impact.time_amplitude, impact.memory_amplitude)]
-    return (
-        f"{'HIGH' if impact.high else 'low':<4} {shares[0]:>5} {shares[1]:>5}{' (model)' if impact.predicted else ''}"
-    )
+    time, memory = amplitude_words(impact)
+    words = f"{'HIGH' if impact.high else 'low':<4} {time:>6} {memory:>6}"
+    return f"{words} (model)" if impact.predicted else words.rstrip()
+
+
+def amplitude_words(impact: Impact) -> tuple[str, str]:
+    """Amplitudes of time and of memory, ``109%!`` where it is above the threshold, a blank in its place where not."""
+
+    def word(amplitude: float | None) -> str:
+        if amplitude is None:
+            return "- "
+        return f"{numbers.percent(amplitude)}{'!' if amplitude > impact.threshold else ' '}"
+
+    return word(impact.time_amplitude), word(impact.memory_amplitude)
 
 
 def trend_block(trends: Sequence[Trend], attention: Attention, style: Style) -> list[str]:
