@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import signal
 import threading
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
+from textual.events import Event, Key
 from textual.signal import Signal
 
 from memx_engine import MemxError
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_ESCAPED = re.compile(r"alt\+(shift\+)?[a-z]")
 QUIT_WITHIN_S = 2.0
 """A second ctrl+c within this time quits."""
 
@@ -63,7 +66,10 @@ class MemxApp(SearchingApp):
     CSS_PATH = ["styles/memx.tcss", "styles/dialogs.tcss", "styles/cluster.tcss", "styles/profile.tcss"]
     ENABLE_COMMAND_PALETTE = False  # the palette of palette.py takes its place
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("question_mark,f1", "help", "Help", id="help", tooltip="Keys of this screen, searchable"),
+        # With priority, so that dialogs have it too; where a text is typed, a question mark is one.
+        Binding(
+            "question_mark,f1", "help", "Help", id="help", priority=True, tooltip="Keys of this screen, searchable"
+        ),
         Binding("ctrl+p,colon", "palette", "Palette", id="palette", tooltip="Every action by name"),
         Binding("q", "request_quit", "Quit", id="quit", tooltip="Quit; asks when something would be lost"),
         Binding("ctrl+q", "request_quit", "Quit", id="quit.always", show=False, priority=True, tooltip="Quit"),
@@ -154,6 +160,14 @@ class MemxApp(SearchingApp):
         except Exception as error:
             self.report_failure(error, "doing that")
             return True
+
+    async def on_event(self, event: Event) -> None:
+        """Take escape and a letter apart that a terminal sent as one key: tmux waits half a second for the second."""
+        if isinstance(event, Key) and not event.is_forwarded and event.character and _ESCAPED.fullmatch(event.key):
+            if event.key not in self.screen.active_bindings:
+                await self._check_bindings("escape", priority=True) or await self._check_bindings("escape")
+                event = Key(event.character, event.character)
+        await super().on_event(event)
 
     # Screens
 
@@ -341,7 +355,8 @@ class MemxApp(SearchingApp):
     def action_help(self) -> None:
         from memx_tui.screens.help import HelpDialog
 
-        self.push_screen(HelpDialog())
+        if not isinstance(self.screen, HelpDialog):
+            self.push_screen(HelpDialog())
 
     # Leaving
 

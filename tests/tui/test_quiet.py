@@ -8,10 +8,14 @@ import pytest
 from textual.events import Key
 from textual.widgets import Input
 
+from memx_tui.screens.export import ExportDialog
+from memx_tui.screens.help import HelpDialog
+from memx_tui.screens.limits import LimitsDialog
+from memx_tui.screens.nodes import NodesDialog
 from memx_tui.screens.pick import Item, PickDialog
 from memx_tui.screens.prompt import PromptDialog
 from memx_tui.widgets.yaml_editor import YamlEditor
-from tests.tui.harness import empty_session, make_app
+from tests.tui.harness import empty_session, make_app, screen_text
 from tests.tui.test_jobs_and_errors import until
 
 
@@ -61,3 +65,33 @@ async def test_an_arrow_and_enter_choose_the_line_that_the_arrow_reached(tmp_pat
         for event in at_once("down", "enter"):
             app.post_message(event)
         await until(pilot, lambda: chosen == ["two"])
+
+
+async def test_escape_and_a_letter_that_came_as_one_key_are_two(tmp_path: Path) -> None:
+    app = make_app(tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("l")
+        await until(pilot, lambda: isinstance(app.screen, LimitsDialog))
+        app.post_message(Key("alt+n", "n"))
+        await until(pilot, lambda: isinstance(app.screen, NodesDialog))
+        app.post_message(Key("alt+shift+w", "W"))
+        await until(pilot, lambda: type(app.screen).__name__ == "SensitivityDialog")
+
+
+async def test_help_opens_over_a_dialog_and_a_question_mark_is_typed_in_a_field(tmp_path: Path) -> None:
+    app = make_app(tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("e")
+        await until(pilot, lambda: isinstance(app.screen, ExportDialog))
+        dialog = app.screen
+        path = dialog.query_one(Input)
+        before = path.value
+        await pilot.press("question_mark")
+        assert path.value == f"{before}?" and app.screen is dialog
+        await pilot.press("f1")
+        await until(pilot, lambda: isinstance(app.screen, HelpDialog) and "Close without writing" in screen_text(app))
+        await pilot.press("f1", "escape")
+        await until(pilot, lambda: app.screen is dialog)
+        await pilot.press("tab", "question_mark")
+        await until(pilot, lambda: isinstance(app.screen, HelpDialog))
+        assert path.value == f"{before}?"
