@@ -17,11 +17,13 @@ from memx_tui.choosers import cluster_dialog
 from memx_tui.cluster_draft import ClusterDraft, open_source, reopen
 from memx_tui.cluster_edit import NEW_TEXT
 from memx_tui.cluster_view import Target, form_fields, summary
+from memx_tui.keys import key_word
 from memx_tui.screens.cluster_editing import ClusterEditing
 from memx_tui.screens.export import ExportDialog, Format
 from memx_tui.screens.prompt import ConfirmDialog
 from memx_tui.screens.training import TrainingPane
 from memx_tui.session import NEW_CLUSTER, Change
+from memx_tui.widgets.chrome import Hint
 from memx_tui.widgets.cluster_tree import ClusterTree
 from memx_tui.widgets.fields import FieldList
 from memx_tui.widgets.pane import Pane
@@ -29,10 +31,11 @@ from memx_tui.widgets.summary import Summary
 from memx_tui.widgets.yaml_editor import YamlEditor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 
 LABEL_WIDTH = 14
+_MORE = ("tree.more", "field.more")
 CHECK_AFTER_S = 0.15
 """Typed text is checked when the keyboard rests this long."""
 
@@ -47,9 +50,9 @@ class ClusterScreen(ClusterEditing):
         Binding("o", "open", "Open", id="cluster.open", tooltip="Open a sample or a cluster file"),
         Binding("m", "model", "Model", id="cluster.model", tooltip="Choose what is trained"),
         Binding("a", "add", "Add", id="cluster.add", tooltip="Add a node after this one"),
-        Binding("t", "gpu_type", "Type", id="cluster.type", tooltip="Change this node's GPU type"),
-        Binding("S", "save", "Save as", id="cluster.save", tooltip="Write the cluster file"),
         Binding("r", "search", "Search", id="cluster.search", tooltip="Search for plans"),
+        Binding("S", "save", "Save as", id="cluster.save", tooltip="Write the cluster file"),
+        Binding("t", "gpu_type", "Type", id="cluster.type", tooltip="Change this node's GPU type"),
         Binding("v", "toggle_yaml", "YAML", id="cluster.yaml", tooltip="Show the file's text, or the forms"),
         Binding("d", "duplicate", "Duplicate", id="cluster.duplicate", show=False, tooltip="Copy this node"),
         Binding("x", "remove", "Remove", id="cluster.remove", show=False, tooltip="Remove this node"),
@@ -225,6 +228,20 @@ class ClusterScreen(ClusterEditing):
         if file is not None:
             self.draft.saved(file)
             self.show_all()
+
+    def hints(self) -> Iterator[Hint]:
+        """The footer, with the key that the focused pane has for one more or the next."""
+        more = next((a.binding for a in self.active_bindings.values() if a.binding.id in _MORE), None)
+        for hint in super().hints():
+            yield hint
+            if more is not None and hint.action == "add" and not self.draft.empty:
+                yield Hint(key_word(more.key.split(",")[0]), more.description, "more")
+
+    def action_more(self) -> None:
+        """What a click on that hint does."""
+        focused = self.focused
+        if isinstance(focused, (ClusterTree, FieldList)):
+            focused.action_step(1)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         if action == "back":

@@ -16,11 +16,13 @@ from memx_tui.screens.export import ExportDialog
 from memx_tui.screens.pick import PickDialog
 from memx_tui.screens.prompt import ConfirmDialog, PromptDialog
 from memx_tui.session import Session
+from memx_tui.widgets.chrome import FooterBar
 from memx_tui.widgets.cluster_tree import ClusterTree
 from memx_tui.widgets.fields import FieldList
 from memx_tui.widgets.summary import Summary
 from memx_tui.widgets.yaml_editor import YamlEditor
 from tests.tui.harness import make_app, screen_text
+from tests.tui.test_jobs_and_errors import until
 
 FILE = """\
 # kept comment
@@ -432,3 +434,15 @@ async def test_check_05_every_size(tmp_path: Path, width: int) -> None:
             await pilot.pause()
             if width == 80 and height == 24:
                 assert screen_text(app).splitlines()[-1].rstrip().endswith("q Quit")
+
+
+async def test_the_footer_names_plus_where_it_adds_or_steps(tmp_path: Path) -> None:
+    app = start(tmp_path, "a800x8")
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        footer = app.screen.query_one(FooterBar)
+        assert ("+", "More GPUs") in {(hint.key, hint.label) for hint in footer.shown}
+        app.screen.query_one("#job").focus()
+        await until(pilot, lambda: ("+", "More") in {(hint.key, hint.label) for hint in footer.shown})
+        await pilot.press("v")
+        await until(pilot, lambda: "+" not in {hint.key for hint in footer.shown})
