@@ -19,6 +19,11 @@ of the first stage of an interleaved pipeline it is left out, as the token table
 ``g >= w_i + 2``. Each line rises with x_i, so the least possible maximum over all splits is a partition, as for the
 other bounds.
 
+This can be raised. Where the time is at most some T, stage k has at most as many units as its line allows, so that
+each stage has at least what the others leave of the model, and takes at least the time of so many. With these times in
+place of those of one unit the lines give a T' that no such plan falls below: no plan at all takes less than the lesser
+of T and T'. T is found by halving.
+
 **From the closed form.** A bound on the closed form, such as the solver proves, is one on the event time, because A is
 at most so much longer than E. Let ``E' = E - F - tail_0`` and s the stage with the largest x.
 
@@ -46,6 +51,9 @@ from memx_engine.cost.schedule import warm_up
 from memx_engine.cost.sketch import Sketch
 
 Array = NDArray[np.float64]
+
+STEPS = 5
+"""Halvings that find the least event time within a few thousandths."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,27 +94,64 @@ class StageRows:
         )
 
 
-def least_event_times(rows: StageRows) -> Array:
-    """(B,) no plan of the skeleton that fits is faster by events; the first part of the module."""
+def least_event_times(rows: StageRows, steps: int = 0) -> Array:
+    """(B,) no plan of the skeleton that fits is faster by events; the first part of the module.
+
+    Args:
+        steps: Also bound the units of the other stages, with so many halvings; see the module.
+    """
+    most = rows.time_s.shape[2] - 1
+    floors = rows.time_s[:, :, 1]
+    values = _stage_values(rows, floors)
+    low = _least_maxima(values, rows.units)
+    if not steps:
+        return low + rows.fixed_s
+
+    def with_floors(at: Array) -> Array:
+        """T' for T ``at``; infinite where nothing takes so little."""
+        counts = (values[:, :, 1:] <= at[:, None, None] * (1.0 + 1e-12)).sum(axis=2)
+        fewest = rows.units - (counts.sum(axis=1, keepdims=True) - counts)
+        there = np.take_along_axis(rows.time_s, np.clip(fewest, 1, most)[:, :, None], axis=2)[:, :, 0]
+        impossible = (fewest > counts).any(axis=1)
+        raised = _stage_values(rows, np.where(impossible[:, None], floors, there))
+        return np.where(impossible, np.inf, _least_maxima(raised, rows.units))
+
+    # Either the time is above what was assumed, or it is at least what follows: the lesser of the two holds.
+    best, high = low, np.minimum(with_floors(low), 2.0 * low)
+    for _ in range(steps):
+        middle = (low + high) / 2.0
+        follows = with_floors(middle)
+        best = np.maximum(best, np.minimum(middle, follows))
+        low, high = np.where(follows >= middle, middle, low), np.where(follows >= middle, high, middle)
+    return best + rows.fixed_s
+
+
+def _stage_values(rows: StageRows, floors: Array) -> Array:
+    """(B, P, N+1) the event time, less F, by stage i with n units and the others at ``floors`` (B, P) seconds."""
     count, stages, _ = rows.time_s.shape
     v, groups = rows.virtual_stages, rows.micro_batches
     g = (groups * v)[:, None, None]
-    first, tail = rows.time_s[:, :, 1], rows.tail_s[:, :, 1:].min(axis=2)
+    tail = rows.tail_s[:, :, 1:].min(axis=2)
     p2p = np.concatenate([rows.p2p_s, np.zeros((count, 1))], axis=1)
-    before = np.cumsum(first + 2.0 * p2p, axis=1) - (first + 2.0 * p2p)
+    passed = floors + 2.0 * p2p
+    before = np.cumsum(passed, axis=1) - passed
     way_in = np.cumsum(p2p, axis=1) - p2p
     # Stages after each, with the transfer before each of them.
-    beyond = np.cumsum((first + 2.0 * p2p)[:, ::-1], axis=1)[:, ::-1] - first
+    beyond = np.cumsum(passed[:, ::-1], axis=1)[:, ::-1] - floors
     turns = _turns(stages, groups, v)[:, :, None]
     with np.errstate(invalid="ignore"):
         gain = np.where(turns >= 0, 2.0 * beyond[:, :, None] - turns * rows.time_s, 0.0)
     through = before + tail[:, :1]
-    values = g * rows.time_s + np.maximum(
+    return g * rows.time_s + np.maximum(
         np.maximum(np.nan_to_num(gain, nan=0.0), 0.0) + through[:, :, None], (way_in + tail)[:, :, None]
     )
-    flat = values[:, :, 1:].reshape(count, -1)
-    counted = np.partition(flat, rows.units - 1, axis=1)[:, rows.units - 1]
-    return np.asarray(np.maximum(counted, values[:, :, 1].max(axis=1)) + rows.fixed_s)
+
+
+def _least_maxima(values: Array, units: int) -> Array:
+    """(B,) of (B, P, N+1): the least possible maximum over stages, each with at least one unit."""
+    flat = values[:, :, 1:].reshape(len(values), -1)
+    counted = np.partition(flat, units - 1, axis=1)[:, units - 1]
+    return np.asarray(np.maximum(counted, values[:, :, 1].max(axis=1)))
 
 
 def _turns(stages: int, groups: Array, v: int) -> Array:
@@ -201,4 +246,4 @@ class EventTimes:
     @classmethod
     def of(cls, rows: StageRows) -> EventTimes:
         times, less = shrinking(Ends.of(rows))
-        return cls(float(least_event_times(rows)[0]), float(times[0]), float(less[0]))
+        return cls(float(least_event_times(rows, STEPS)[0]), float(times[0]), float(less[0]))
