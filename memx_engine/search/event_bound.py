@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memx_engine.cost.sketch import Sketch
-from memx_engine.search.event_times import Ends, StageRows, least_event_times, shrinking
+from memx_engine.search.event_times import STEPS, Ends, StageRows, least_event_times, shrinking
 from memx_engine.search.fitting import Fitting
 from memx_engine.search.found import Found
 from memx_engine.search.objective import Objective
 
-_AT_ONCE = 64
+_LEVELS = ((64, 0), (8, STEPS))
+"""How many skeletons get their least event time at once, and with how many steps it is raised."""
 _MOST_NUMBERS = 2_000_000
 """Numbers of one temporary array; larger batches are cut."""
 
@@ -23,7 +24,7 @@ def event_lower_bound(fitting: Fitting, objective: Objective, found: Found) -> f
 
     The least over the skeletons of the larger of two bounds: Phi of (least event time, least peak, least variance), and
     what is proven of the closed form, made smaller by as much as the event time can be shorter; peak and variance are
-    the same by both. The first is asked for only where the second is below what others have.
+    the same by both. The first is asked for, and raised, only of those that the least bound may be of.
 
     Args:
         found: Plans of solved skeletons; the closed form's bounds of others are those of ``fitting``.
@@ -31,21 +32,20 @@ def event_lower_bound(fitting: Fitting, objective: Objective, found: Found) -> f
     times, less = _shrinking(fitting)
     closed_s, peak, variance = fitting.time_s, fitting.peak_bytes, fitting.variance_bytes2
     closed = objective.phi_array(closed_s, peak, variance)
-    closed[found.numbers] = np.maximum(closed[found.numbers], found.lower_bound_phi)
+    closed[found.numbers] = np.maximum(closed[found.numbers], found.closed_form_phi)
     # (A - less) / (times · A) rises with A, or falls to 1 / times.
     share = np.maximum(1.0 - np.maximum(less, 0.0) / closed_s, 0.0) / times
-    second = closed * share**objective.weights.time
-    order = np.argsort(second, kind="stable")
-    bound = np.inf
-    for start in range(0, len(order), _AT_ONCE):
-        some = order[start : start + _AT_ONCE]
-        if second[some[0]] >= bound:
-            break
-        least = np.maximum(_least_event_times(fitting, some.tolist()), (closed_s[some] - less[some]) / times[some])
-        first = objective.phi_array(least, peak[some], variance[some])
-        bound = min(bound, float(np.maximum(first, second[some]).min()))
+    bounds = closed * share**objective.weights.time
+    level = np.zeros(len(fitting), dtype=np.int64)
+    while (now := int(level[bounds.argmin()])) < len(_LEVELS):
+        count, steps = _LEVELS[now]
+        at = np.argsort(bounds, kind="stable")[:count]
+        at = at[level[at] == now]
+        least = np.maximum(_least_event_times(fitting, at.tolist(), steps), (closed_s[at] - less[at]) / times[at])
+        bounds[at] = np.maximum(bounds[at], objective.phi_array(least, peak[at], variance[at]))
+        level[at] += 1
     # Rounding must not lift the bound above a plan that reaches it.
-    return bound * (1.0 - 1e-9)
+    return float(bounds.min()) * (1.0 - 1e-9)
 
 
 def _shrinking(fitting: Fitting) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -58,13 +58,13 @@ def _shrinking(fitting: Fitting) -> tuple[NDArray[np.float64], NDArray[np.float6
     return out[0], out[1]
 
 
-def _least_event_times(fitting: Fitting, places: Sequence[int]) -> NDArray[np.float64]:
+def _least_event_times(fitting: Fitting, places: Sequence[int], steps: int) -> NDArray[np.float64]:
     """Least event times of these skeletons, in their order."""
     made = {i: own.least_s for i, own in fitting.own_events.items() if i in places}
     for at, sketches in _alike(fitting, places):
         step = max(1, _MOST_NUMBERS // (len(sketches[0].rows) * (sketches[0].book.units + 1)))
         for start in range(0, len(at), step):
-            times = least_event_times(StageRows.of_sketches(sketches[start : start + step]))
+            times = least_event_times(StageRows.of_sketches(sketches[start : start + step]), steps)
             made |= zip(at[start : start + step], times.tolist(), strict=True)
     return np.array([made[i] for i in places])
 

@@ -23,6 +23,7 @@ class Found(Sequence[Assigned]):
     Attributes:
         numbers: (n,) of the skeletons among those that fit. time_s, peak_bytes, variance_bytes2, spread_bytes2, phi,
             lower_bound_phi, worst_fraction: (n,) as in :class:`~memx_engine.search.assign.Assigned`.
+        closed_form_phi: (n,) ``lower_bound_phi``, and what is proven of the estimates of interleaved plans.
         plain: (n,) 1F1B or not.
     """
 
@@ -50,8 +51,9 @@ class Found(Sequence[Assigned]):
             self.time_s[row], self.peak_bytes[row] = plan.time_s, plan.peak_bytes
             self.variance_bytes2[row], self.spread_bytes2[row] = plan.variance_bytes2, plan.spread_bytes2
             self.phi[row], self.worst_fraction[row] = plan.phi, plan.worst_fraction
+        self.closed_form_phi = np.minimum(lower_bound_phi[numbers], self.phi)
         # Interleaved plans are only estimated: nothing is proven of them.
-        self.lower_bound_phi = np.where(self.plain, np.minimum(lower_bound_phi[numbers], self.phi), 0.0)
+        self.lower_bound_phi = np.where(self.plain, self.closed_form_phi, 0.0)
 
     @classmethod
     def nothing(cls, fitting: Fitting, ground: tuple[Cluster, TransformerSpec]) -> Found:
