@@ -142,9 +142,8 @@ def _stage_values(rows: StageRows, floors: Array) -> Array:
     with np.errstate(invalid="ignore"):
         gain = np.where(turns >= 0, 2.0 * beyond[:, :, None] - turns * rows.time_s, 0.0)
     through = before + tail[:, :1]
-    return g * rows.time_s + np.maximum(
-        np.maximum(np.nan_to_num(gain, nan=0.0), 0.0) + through[:, :, None], (way_in + tail)[:, :, None]
-    )
+    added = np.maximum(np.nan_to_num(gain, nan=0.0), 0.0) + through[:, :, None]
+    return np.asarray(g * rows.time_s + np.maximum(added, (way_in + tail)[:, :, None]))
 
 
 def _least_maxima(values: Array, units: int) -> Array:
