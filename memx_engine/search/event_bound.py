@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from memx_engine.cost.sketch import Sketch
-from memx_engine.search.event_times import STEPS, Ends, StageRows, least_event_times, shrinking
+from memx_engine.search.event_times import STEPS, StageRows, least_event_times
 from memx_engine.search.fitting import Fitting
 from memx_engine.search.found import Found
 from memx_engine.search.objective import Objective
@@ -29,7 +29,7 @@ def event_lower_bound(fitting: Fitting, objective: Objective, found: Found) -> f
     Args:
         found: Plans of solved skeletons; the closed form's bounds of others are those of ``fitting``.
     """
-    times, less = _shrinking(fitting)
+    times, less = fitting.closed_times, fitting.closed_less_s
     closed_s, peak, variance = fitting.time_s, fitting.peak_bytes, fitting.variance_bytes2
     closed = objective.phi_array(closed_s, peak, variance)
     closed[found.numbers] = np.maximum(closed[found.numbers], found.closed_form_phi)
@@ -46,16 +46,6 @@ def event_lower_bound(fitting: Fitting, objective: Objective, found: Found) -> f
         level[at] += 1
     # Rounding must not lift the bound above a plan that reaches it.
     return float(bounds.min()) * (1.0 - 1e-9)
-
-
-def _shrinking(fitting: Fitting) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(n,) the two numbers by which the closed form is made smaller."""
-    out = np.empty((2, len(fitting)))
-    for i, own in fitting.own_events.items():
-        out[:, i] = own.times, own.less_s
-    for at, sketches in _alike(fitting, range(len(fitting))):
-        out[:, at] = shrinking(Ends.of_sketches(sketches))
-    return out[0], out[1]
 
 
 def _least_event_times(fitting: Fitting, places: Sequence[int], steps: int) -> NDArray[np.float64]:

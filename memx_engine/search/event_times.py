@@ -189,25 +189,6 @@ class Ends:
         least = rows.tail_s[:, 0, 1:].min(axis=1)
         return cls(share, least, rows.p2p_s, rows.wrap_s, rows.fixed_s, rows.micro_batches, rows.virtual_stages)
 
-    @classmethod
-    def of_sketches(cls, sketches: Sequence[Sketch]) -> Ends:
-        """Of skeletons with one book and one number of stages; the share is over all counts of units."""
-        book = sketches[0].book
-        rows = np.concatenate([s.rows for s in sketches]).reshape(len(sketches), -1)
-        columns = book.units - rows.shape[1] + 2
-        wrap, fixed, groups, factor = np.array(
-            [(s.wrap_s, s.fixed_s, s.micro_batches, s.factor) for s in sketches], dtype=np.float64
-        ).T
-        return cls(
-            book.tail_share[rows].max(axis=1),
-            book.least_tail[book.tail_of[rows[:, 0]], columns - 1] * factor,
-            np.concatenate([s.p2p_s for s in sketches]).reshape(len(sketches), -1),
-            wrap,
-            fixed,
-            groups,
-            sketches[0].virtual_stages,
-        )
-
 
 def shrinking(ends: Ends) -> tuple[Array, Array]:
     """(B,) ``times`` and ``less_s``: every plan's event time is at least (closed form - less_s) / times."""

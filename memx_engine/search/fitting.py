@@ -25,6 +25,7 @@ class BoundColumns:
     """:class:`Bounds` of n skeletons and the measures of their even splits: (n,) each.
 
     Infinite: ``time_s``, ``peak_bytes``, ``variance_bytes2`` where nothing fits, ``even_*`` where no even split does.
+    ``closed_times``, ``closed_less_s``: event times are at least (closed form - less) / times.
     ``even_variance`` is of the kind that ``variance_bytes2`` is of; ``even_spread_bytes2`` always in bytes.
     """
 
@@ -34,6 +35,8 @@ class BoundColumns:
     time_s: Array
     peak_bytes: Array
     variance_bytes2: Array
+    closed_times: Array
+    closed_less_s: Array
     even_time_s: Array
     even_peak_bytes: Array
     even_variance: Array
@@ -58,6 +61,8 @@ class BoundColumns:
             out.excess_bytes[k], out.binding_stage[k] = one.excess_bytes, one.binding_stage
             out.utilization[k], out.time_s[k], out.peak_bytes[k] = one.utilization, one.time_s, one.peak_bytes
             out.variance_bytes2[k] = one.variance_bytes2
+            if one.events is not None:
+                out.closed_times[k], out.closed_less_s[k] = one.events.times, one.events.less_s
             if one.even is not None:
                 even = one.even
                 out.even_time_s[k], out.even_peak_bytes[k] = even.time_s, even.peak_bytes

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from memx_engine.cost.sketch import RowBook, Sketch
 from memx_engine.cost.table import Array
 from memx_engine.search.bounds import EvenPlan
+from memx_engine.search.event_times import Ends, shrinking
 from memx_engine.search.fitting import BoundColumns, split_of
 from memx_engine.search.space import even_split
 
@@ -35,6 +36,9 @@ class _Batch:
     period_micro_batches: Array
     around_s: Array
     constant_s: Array
+    p2p_s: Array
+    wrap_s: Array
+    fixed_s: Array
     factor: Array | None
 
     def some(self, at: Places) -> _Batch:
@@ -46,6 +50,9 @@ class _Batch:
             self.period_micro_batches[at],
             self.around_s[at],
             self.constant_s[at],
+            self.p2p_s[at],
+            self.wrap_s[at],
+            self.fixed_s[at],
             None if self.factor is None else self.factor[at],
         )
 
@@ -104,6 +111,9 @@ def _batch(sketches: Sequence[Sketch]) -> _Batch:
         period_micro_batches=groups * v - 1.0,
         around_s=around,
         constant_s=constant,
+        p2p_s=p2p,
+        wrap_s=wrap,
+        fixed_s=fixed,
         factor=None if (factor == 1.0).all() else factor[:, None],
     )
 
@@ -131,6 +141,8 @@ def _bound_alike(
     out.utilization[places] = _least_maxima(least / batch.whole[:, :, None], one_unit / batch.whole, book.units)
     out.peak_bytes[places] = _least_maxima(least, one_unit, book.units)
     out.time_s[places] = _least_times(book, batch, columns)
+    ends = _ends(book, batch, columns, sketches[0].virtual_stages)
+    out.closed_times[places], out.closed_less_s[places] = shrinking(ends)
     low, high = one_unit, book.columns["high"][batch.rows, columns - 1]
     if variance_kind == "utilization":
         low, high = low / batch.whole, high / batch.whole
@@ -166,6 +178,20 @@ def _least_times(book: RowBook, batch: _Batch, columns: int) -> Array:
     time_s += batch.around_s[:, :, None]
     period = _least_maxima(time_s, first + batch.around_s, book.units)
     return np.asarray(batch.period_micro_batches * period + first.sum(axis=1) + growth + batch.constant_s + tail)
+
+
+def _ends(book: RowBook, batch: _Batch, columns: int, virtual_stages: int) -> Ends:
+    """What tells how much shorter than the closed form event times can be."""
+    tail = book.least_tail[book.tail_of[batch.rows[:, 0]], columns - 1]
+    return Ends(
+        tail_share=book.tail_share[batch.rows].max(axis=1),
+        tail_s=tail if batch.factor is None else tail * batch.factor[:, 0],
+        p2p_s=batch.p2p_s,
+        wrap_s=batch.wrap_s,
+        fixed_s=batch.fixed_s,
+        micro_batches=(batch.period_micro_batches + 1.0) / virtual_stages,
+        virtual_stages=virtual_stages,
+    )
 
 
 def _least_maxima(values: Array, one_unit: Array, units: int) -> Array:
