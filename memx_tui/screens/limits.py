@@ -38,7 +38,11 @@ class LimitInput(QuietInput):
 
     async def _on_key(self, event: Key) -> None:
         words = self.spec.choices
-        if event.key == "space" and words:
+        if event.key == "ctrl+r":  # here, so that what is typed right after it stays
+            event.stop()
+            event.prevent_default()
+            await self.app.run_action("screen.clear")
+        elif event.key == "space" and words:
             event.stop()
             event.prevent_default()
             at = words.index(self.value) if self.value in words else 0
@@ -52,15 +56,8 @@ class LimitsDialog(ModalScreen[Asked | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding(
-            "escape",
-            "close",
-            "Close",
-            id="limits.close",
-            priority=True,
-            tooltip="Close; what was typed is kept for next time",
-        ),
-        # With priority, so that keys that arrive together act in their order: the next one goes to the next field.
+        Binding("escape", "close", "Close", id="limits.close", tooltip="Close; what was typed is kept for next time"),
+        # With priority, so that what is typed right after the key goes to the next field and not to this one.
         Binding(
             "tab,down", "app.focus_next", "Next", id="limits.next", show=False, priority=True, tooltip="Next field"
         ),
@@ -73,10 +70,8 @@ class LimitsDialog(ModalScreen[Asked | None]):
             priority=True,
             tooltip="Previous field",
         ),
-        Binding(
-            "enter", "search", "Search", id="limits.search", priority=True, tooltip="Search again within these limits"
-        ),
-        Binding("ctrl+r", "clear", "Empty all", id="limits.clear", priority=True, tooltip="Empty every field"),
+        Binding("enter", "search", "Search", id="limits.search", tooltip="Search again within these limits"),
+        Binding("ctrl+r", "clear", "Empty all", id="limits.clear", tooltip="Empty every field"),
     ]
 
     def __init__(self) -> None:
@@ -133,6 +128,10 @@ class LimitsDialog(ModalScreen[Asked | None]):
     def on_input_changed(self, event: Input.Changed) -> None:
         event.stop()
         self._check()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.action_search()
 
     def action_search(self) -> None:
         asked = self._check()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.events import Key
 
 import memx_engine
 from memx_engine import NoFeasiblePlanError, OperatorLimits, SearchOptions, load_cluster, load_model
@@ -297,3 +298,19 @@ def test_stopped_early_the_combinations_that_are_done_are_kept() -> None:
     calls.clear()
     with pytest.raises(CancelledError):
         search_variants(variants, SearchOptions(), one)
+
+
+async def test_keys_that_arrive_together_fill_the_fields_they_were_meant_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = install(monkeypatch, FakeSearch(make_result(9)))
+    fake.release.set()
+    app = make_app(tmp_path, make_session())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.press("l")
+        await until(pilot, lambda: isinstance(app.screen, LimitsDialog))
+        keys = [*"9:9", "ctrl+r", *"0:130", "backspace", "down", "down", "down", *"25", "backspace", "4", "enter"]
+        for key in keys:
+            app.post_message(Key(key, key if len(key) == 1 else None))
+        await until(pilot, lambda: app.session.result is fake.outcome)
+        assert form_texts(app.session.options, {}) == {"pin_layers": "0:13", "keep_free": "24"}
