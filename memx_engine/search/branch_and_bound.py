@@ -17,7 +17,7 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,8 +82,20 @@ class _Visit:
     regions: Regions
 
 
+class Skeletons(Protocol):
+    """Where problems come from, by number of the skeleton."""
+
+    def foresee(self, numbers: Sequence[int], targets: Array) -> None:
+        """Many of these will be asked for next, with no higher targets than (k,) ``targets``."""
+        ...
+
+    def problem(self, number: int, target: float) -> Problem | None:
+        """The problem, of which only plans of a log Phi below the target matter; None where nothing fits."""
+        ...
+
+
 class BranchAndBound:
-    """One run over several skeletons; ask for their problems one by one, the most promising first.
+    """One run over several skeletons; asks for their problems one by one, the most promising first.
 
     Attributes:
         best: (S,) least log Phi known of each skeleton. found: The plans behind it, where this run found them.
@@ -93,8 +105,6 @@ class BranchAndBound:
 
     Args:
         corners: (S,) a lower bound of log Phi of every skeleton.
-        open_problem: Its problem, by number, and the log Phi that a plan must be below to matter; None where nothing
-            fits.
         cutoffs: (S,) from (S,) of ``best``: log Phi from which on a plan of the skeleton does not matter.
         known: (S,) ``best`` to start with. most_peak: Only plans whose peak does not exceed this.
         should_stop: Asked before each visit but the first. most_nodes: Stop after so many, once a plan is found.
@@ -105,7 +115,7 @@ class BranchAndBound:
         self,
         criterion: Criterion,
         corners: Array,
-        open_problem: Callable[[int, float], Problem | None],
+        skeletons: Skeletons,
         *,
         cutoffs: Callable[[Array], Array],
         known: Array | None = None,
@@ -115,12 +125,12 @@ class BranchAndBound:
         on_visit: Callable[[float], None] | None = None,
     ) -> None:
         count = len(corners)
-        self._criterion, self._open_problem, self._cutoffs = criterion, open_problem, cutoffs
+        self._criterion, self._skeletons, self._cutoffs = criterion, skeletons, cutoffs
         self._should_stop, self._most_nodes, self._on_visit = should_stop, most_nodes, on_visit
         self._most_peak = most_peak
         self._corners = corners
         self._order = np.argsort(corners, kind="stable").tolist()
-        self._next = 0
+        self._next = self._foreseen = 0
         self._problems: dict[int, Problem] = {}
         self._numbers = np.zeros((NUMBERS, count))
         self._heap: list[tuple[float, int, _Node]] = []
@@ -199,6 +209,7 @@ class BranchAndBound:
                 i = self._order[self._next]
                 self._next += 1
                 if corner < self._targets[i]:
+                    self._foresee(width)
                     least = min(least, float(corner))
                     for node in self._open(i, float(self._targets[i])):
                         fresh.append((node, float(corner)))
@@ -215,8 +226,16 @@ class BranchAndBound:
             self._on_visit(least)
         return fresh, others
 
+    def _foresee(self, width: int) -> None:
+        if self._next <= self._foreseen:
+            return
+        start, self._foreseen = self._next - 1, self._next - 1 + width
+        some = np.array(self._order[start : self._foreseen])
+        some = some[self._corners[some] < self._targets[some]]
+        self._skeletons.foresee(some.tolist(), self._targets[some])
+
     def _open(self, i: int, target: float) -> list[_Node]:
-        problem = self._open_problem(i, target)
+        problem = self._skeletons.problem(i, target)
         self.opened[i] = True
         if problem is None:
             self.empty[i] = True

@@ -25,7 +25,7 @@ Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True, eq=False)
-class _Batch:
+class Batch:
     """B sketches of P stages in one book, U units; times of the 1F1B form.
 
     ``factor`` (B, 1), None where no skeleton has one.
@@ -41,10 +41,10 @@ class _Batch:
     fixed_s: Array
     factor: Array | None
 
-    def some(self, at: Places) -> _Batch:
+    def some(self, at: Places) -> Batch:
         if len(at) == len(self.rows):
             return self
-        return _Batch(
+        return Batch(
             self.rows[at],
             self.whole[at],
             self.period_micro_batches[at],
@@ -74,10 +74,7 @@ def sketched_bounds(
         max_layer_difference: Even splits whose stages differ by more layers are none.
     """
     out = BoundColumns.unknown(len(sketches))
-    alike: dict[tuple[int, int], list[int]] = {}
-    for k, sketch in enumerate(sketches):
-        alike.setdefault((id(sketch.book), len(sketch.rows)), []).append(k)
-    for (_, stages), members in alike.items():
+    for stages, members in alike(sketches):
         step = at_once(sketches[members[0]].book.units, stages)
         for start in range(0, len(members), step):
             at = members[start : start + step]
@@ -90,7 +87,16 @@ def sketched_bounds(
     return out
 
 
-def _batch(sketches: Sequence[Sketch]) -> _Batch:
+def alike(sketches: Sequence[Sketch]) -> list[tuple[int, list[int]]]:
+    """Numbers of the sketches that can be batched with each other, and how many stages they have."""
+    out: dict[tuple[int, int], list[int]] = {}
+    for k, sketch in enumerate(sketches):
+        out.setdefault((id(sketch.book), len(sketch.rows)), []).append(k)
+    return [(stages, members) for (_, stages), members in out.items()]
+
+
+def batch_of(sketches: Sequence[Sketch]) -> Batch:
+    """Of sketches with one book and one number of stages."""
     first = sketches[0]
     v, count, stages = first.virtual_stages, len(sketches), len(first.rows)
     rows = np.concatenate([s.rows for s in sketches]).reshape(count, stages).astype(np.intp)
@@ -105,7 +111,7 @@ def _batch(sketches: Sequence[Sketch]) -> _Batch:
         constant = 2.0 * p2p.sum(axis=1) + fixed
     else:
         constant = fixed + 2.0 * v * p2p.sum(axis=1) + 2.0 * (v - 1) * wrap
-    return _Batch(
+    return Batch(
         rows=rows,
         whole=first.book.whole[rows],
         period_micro_batches=groups * v - 1.0,
@@ -120,9 +126,9 @@ def _batch(sketches: Sequence[Sketch]) -> _Batch:
 
 def _bound_alike(
     out: BoundColumns, places: Places, sketches: Sequence[Sketch], variance_kind: str
-) -> tuple[Places, Sequence[Sketch], _Batch] | None:
+) -> tuple[Places, Sequence[Sketch], Batch] | None:
     """Bounds of sketches of one book and one number of stages, written to ``places``; those of them that fit."""
-    book, batch = sketches[0].book, _batch(sketches)
+    book, batch = sketches[0].book, batch_of(sketches)
     stages = batch.rows.shape[1]
     # One unit at least for every other stage.
     columns = book.units - stages + 2
@@ -150,7 +156,7 @@ def _bound_alike(
     return places, sketches, batch
 
 
-def _exceed(out: BoundColumns, places: Places, book: RowBook, batch: _Batch, columns: int) -> None:
+def _exceed(out: BoundColumns, places: Places, book: RowBook, batch: Batch, columns: int) -> None:
     """By how much skeletons that do not fit exceed their memory, and where."""
     over = _many_units(book, "least", batch, columns) - book.capacity[batch.rows][:, :, None]
     excess = _least_maxima(over.copy(), over[:, :, 0], book.units)
@@ -158,12 +164,12 @@ def _exceed(out: BoundColumns, places: Places, book: RowBook, batch: _Batch, col
     out.binding_stage[places] = (over == excess[:, None, None]).any(axis=2).argmax(axis=1)
 
 
-def _many_units(book: RowBook, name: str, batch: _Batch, columns: int) -> Array:
+def _many_units(book: RowBook, name: str, batch: Batch, columns: int) -> Array:
     """(B, P, columns - 1) values of one unit on."""
     return np.asarray(book.columns[name][batch.rows, 1:columns])
 
 
-def _least_times(book: RowBook, batch: _Batch, columns: int) -> Array:
+def _least_times(book: RowBook, batch: Batch, columns: int) -> Array:
     """(B,) additive time that no plan falls below; factors other than 1 scale all but transfers, which carry theirs."""
     time_s = _many_units(book, "time", batch, columns)
     first = book.columns["time"][batch.rows, 1]
@@ -227,7 +233,7 @@ def _least_variances(low: Array, high: Array) -> Array:
     return out
 
 
-def _evens(out: BoundColumns, places: Places, sketches: Sequence[Sketch], batch: _Batch, variance_kind: str) -> None:
+def _evens(out: BoundColumns, places: Places, sketches: Sequence[Sketch], batch: Batch, variance_kind: str) -> None:
     """The even splits with the lightest recompute that fits."""
     book = sketches[0].book
     units = np.asarray(even_split(book.units, batch.rows.shape[1]))
@@ -250,7 +256,7 @@ def _evens(out: BoundColumns, places: Places, sketches: Sequence[Sketch], batch:
 
 
 def _measures(
-    book: RowBook, batch: _Batch, units: Places, time_s: Array, memory: Array, variance_kind: str
+    book: RowBook, batch: Batch, units: Places, time_s: Array, memory: Array, variance_kind: str
 ) -> dict[str, NDArray[Any]]:
     """What splits into (B, P) units measure, of which each stage has this time and memory; (B,) columns."""
     tail = book.columns["tail"][batch.rows, units].max(axis=1)
@@ -278,12 +284,9 @@ def balanced_splits(sketches: Sequence[Sketch], *, variance_kind: str = "bytes")
     What does not fit on a stage goes to the first stages with room. None where that makes no plan.
     """
     out: list[EvenPlan | None] = [None] * len(sketches)
-    alike: dict[tuple[int, int], list[int]] = {}
-    for k, sketch in enumerate(sketches):
-        alike.setdefault((id(sketch.book), len(sketch.rows)), []).append(k)
-    for (_, stages), members in alike.items():
+    for stages, members in alike(sketches):
         some = [sketches[k] for k in members]
-        book, batch = some[0].book, _batch(some)
+        book, batch = some[0].book, batch_of(some)
         most = np.minimum(book.most[batch.rows], book.units - stages + 1)
         speed = 1.0 / (book.columns["time"][batch.rows, 1] + batch.around_s)
         share = 1.0 + (book.units - stages) * speed / speed.sum(axis=1, keepdims=True)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from memx_engine.cost.table import StageTable
 from memx_engine.search.branch_and_bound import TOLERANCE, BranchAndBound
 from memx_engine.search.choices import NO_LIMITS, Limits, build_choices
 from memx_engine.search.objective import Objective
-from memx_engine.search.problem import criterion_of, problem_of
+from memx_engine.search.problem import Problem, criterion_of, problem_of
 
 __all__ = ["Limits", "Solution", "solve"]
 
@@ -41,6 +42,19 @@ class Solution:
     optimal: bool
     closed: bool
     nodes: int
+
+
+class _Alone:
+    """One problem, whatever is asked."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    def foresee(self, numbers: Sequence[int], targets: NDArray[np.float64]) -> None:
+        pass
+
+    def problem(self, number: int, target: float) -> Problem:
+        return self._problem
 
 
 def solve(
@@ -76,7 +90,7 @@ def solve(
     search = BranchAndBound(
         criterion_of(objective),
         np.array([-math.inf]),
-        lambda _, target: problem,
+        _Alone(problem),
         cutoffs=lambda best: np.full_like(best, cutoff),
         should_stop=should_stop,
         most_peak=most_peak,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from memx_engine.inputs.model import TransformerSpec
 from memx_engine.search.assign import Assigned, assign_split, assigned
 from memx_engine.search.bounding import Tables
 from memx_engine.search.bounds import EvenPlan
-from memx_engine.search.branch_and_bound import BranchAndBound, Candidate
+from memx_engine.search.branch_and_bound import BranchAndBound, Candidate, Skeletons
 from memx_engine.search.control import Control
 from memx_engine.search.fitting import Fitting
 from memx_engine.search.found import Found
@@ -74,22 +75,15 @@ class Solver:
         removed = np.zeros(len(fitting), dtype=np.bool_)
         search: BranchAndBound
 
-        by_room = self._opener(objective, corners)
-
-        def open_problem(i: int, target: float) -> Problem | None:
-            if self._options.time_rule == "paper":
-                times = [candidate.time_s for candidate in search.found.values()]
-                if removed_by_paper(float(fitting.time_s[i]), times, self._closed_by):
-                    removed[i] = True
-                    return None
-            return by_room(i, target)
-
         def before_visit(bound: float) -> None:
             self._tell(search.best)
             self._raise_bound(min(bound, _least(search.best[self._plain])))
             control.report("solving", int(search.opened.sum()), len(fitting))
 
-        search = self._search(objective, corners, open_problem, known, before_visit)
+        skeletons = _Asked(self._sources, objective, corners)
+        search = self._search(objective, corners, skeletons, known, before_visit)
+        if self._options.time_rule == "paper":
+            skeletons.refuse = partial(self._removes, search, removed)
         exhausted = search.run()
         self._tell(search.best)
         limits = self._cutoffs(search.best)
@@ -146,7 +140,7 @@ class Solver:
             corners, evens, start = (
                 np.log(t / by_time.references.time_s) for t in (fitting.time_s, fitting.even_time_s, seeds)
             )
-        search = self._search(by_time, corners, self._opener(by_time, corners), start)
+        search = self._search(by_time, corners, _Asked(self._sources, by_time, corners), start)
         search.run()
         plans: list[Assigned] = []
         quickest = np.argsort(search.best, kind="stable")[: _CANDIDATES * self._options.rescored]
@@ -189,7 +183,7 @@ class Solver:
         search = BranchAndBound(
             criterion_of(objective),
             corners,
-            self._opener(objective, corners),
+            _Asked(self._sources, objective, corners),
             cutoffs=cutoffs,
             most_peak=most_peak,
             should_stop=should_stop,
@@ -205,14 +199,17 @@ class Solver:
 
     # --- parts -----------------------------------------------------------------------------------------------------
 
-    def _opener(self, objective: Objective, corners: Array) -> Callable[[int, float], Problem | None]:
-        return lambda i, target: self._sources.problem(i, objective, target - float(corners[i]))
+    def _removes(self, search: BranchAndBound, removed: Bools, i: int) -> bool:
+        """Whether the paper's time rule removes skeleton ``i``; marks it in ``removed``."""
+        times = [candidate.time_s for candidate in search.found.values()]
+        removed[i] = removed_by_paper(float(self._fitting.time_s[i]), times, self._closed_by)
+        return bool(removed[i])
 
     def _search(
         self,
         objective: Objective,
         corners: Array,
-        open_problem: Callable[[int, float], Problem | None],
+        skeletons: Skeletons,
         known: Array,
         on_visit: Callable[[float], None] | None = None,
     ) -> BranchAndBound:
@@ -225,7 +222,7 @@ class Solver:
         made = BranchAndBound(
             criterion_of(objective),
             corners,
-            open_problem,
+            skeletons,
             cutoffs=self._cutoffs,
             known=known,
             should_stop=should_stop,
@@ -282,6 +279,22 @@ class Solver:
 
     def _assigned(self, i: int, made: Candidate) -> Assigned:
         return assigned(*self._ground, self._fitting.skeletons[i], self._sources.meaning(i), made)
+
+
+class _Asked:
+    """Problems of one objective, ``corners`` (n,) being the bounds of log Phi; ``refuse``: Those that are removed."""
+
+    def __init__(self, sources: Sources, objective: Objective, corners: Array) -> None:
+        self._sources, self._objective, self._corners = sources, objective, corners
+        self.refuse: Callable[[int], bool] = lambda i: False
+
+    def foresee(self, numbers: Sequence[int], targets: Array) -> None:
+        self._sources.foresee(numbers, self._objective, targets - self._corners[numbers])
+
+    def problem(self, number: int, target: float) -> Problem | None:
+        if self.refuse(number):
+            return None
+        return self._sources.problem(number, self._objective, target - float(self._corners[number]))
 
 
 def _log_phi(objective: Objective, time_s: Array, peak: Array, variance: Array) -> Array:

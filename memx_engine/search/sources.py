@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,12 +31,11 @@ from memx_engine.search.problem import (
     offset_of,
     problem_of,
 )
+from memx_engine.search.windows import Window, windows
 
 Array = NDArray[np.float64]
 
 _KEPT_BYTES = 64 << 20
-_FAR = 100.0  # of a logarithm: more excludes nothing
-_HAIR = 1e-9  # by which a limit is wider than it need be, so that rounding excludes nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +62,7 @@ class Sources:
         self.tied = one_recompute or limits.max_layer_difference is not None
         self._kept: OrderedDict[int, Problem | None] = OrderedDict()
         self._meanings: dict[int, Meaning] = {}
+        self._foreseen: tuple[Objective | None, dict[int, tuple[float, Window]]] = (None, {})
         self._bytes = 0
 
     def problem(self, i: int, objective: Objective, room: float = math.inf) -> Problem | None:
@@ -98,16 +99,23 @@ class Sources:
 
     # --- from the rows of a sketch ---------------------------------------------------------------------------------
 
+    def foresee(self, numbers: Sequence[int], objective: Objective, room: Array) -> None:
+        """These skeletons will be asked for next, with no more room than (k,) ``room`` each."""
+        fitting = self._fitting
+        able = [k for k, i in enumerate(numbers) if fitting.sketches[i] is not None]
+        places = [numbers[k] for k in able]
+        sketches = [sketch for i in places if (sketch := fitting.sketches[i]) is not None]
+        made = windows(sketches, objective, fitting.time_s[places], fitting.peak_bytes[places], room[able])
+        rooms = room[able].tolist()
+        self._foreseen = (objective, dict(zip(places, zip(rooms, made, strict=True), strict=True)))
+
     def _from_rows(self, i: int, sketch: Sketch, objective: Objective, room: float) -> Problem | None:
-        book, rows, v = sketch.book, sketch.rows, sketch.virtual_stages
-        stages, p2p_s = len(rows), sketch.p2p_s
-        around = np.zeros(stages)
-        if v == 1:
-            around[1:] += p2p_s
-            around[:-1] += p2p_s
-        constant_s = sketch.fixed_s + 2.0 * v * float(p2p_s.sum()) + 2.0 * (v - 1) * sketch.wrap_s
-        factor = sketch.micro_batches * v - 1.0
-        fewest, most = self._window(i, sketch, objective, room, around, constant_s, factor)
+        of, foreseen = self._foreseen
+        if of is not objective or i not in foreseen or foreseen[i][0] < room:
+            self.foresee([i], objective, np.array([room]))
+        room, window = self._foreseen[1][i]
+        fewest, most, around = window.fewest, window.most, window.around_s
+        book, rows, v, stages = sketch.book, sketch.rows, sketch.virtual_stages, len(sketch.rows)
         kind: row_choices.Kind = "distinct"
         if self._limits.same_recompute:
             kind = "all"
@@ -145,9 +153,9 @@ class Sources:
             roots=roots,
             share=np.full(stages, 1.0 / stages),
             layers=book.units,
-            period_factor=factor,
+            period_factor=window.period_factor,
             sum_factor=1.0,
-            constant_s=constant_s,
+            constant_s=window.constant_s,
             epsilon=objective.references.epsilon_bytes2 / scale**2,
             offset=offset_of(objective, scale),
             scale=scale,
@@ -167,37 +175,6 @@ class Sources:
             options = np.unique(root[OPTION]).tolist()
             regions = [some[:, some[OPTION] == option] for option in options for some in regions]
         return tuple(regions)
-
-    def _window(
-        self,
-        i: int,
-        sketch: Sketch,
-        objective: Objective,
-        room: float,
-        around: Array,
-        constant_s: float,
-        factor: float,
-    ) -> tuple[list[int], list[int]]:
-        """(P,) fewest and most units of each stage in a plan that matters."""
-        book, rows, weights = sketch.book, sketch.rows, objective.weights
-        columns = book.units - len(rows) + 2
-        time_s = book.columns["time"][rows, :columns]
-        within: NDArray[np.bool_] | None = None
-        if weights.time and factor > 0.0:
-            # The rest of the time is at least what does not depend on the split, and one unit on every stage.
-            most_s = self._fitting.time_s[i] * math.exp(min(room / weights.time, _FAR)) * (1.0 + _HAIR)
-            rest_s = constant_s + float(time_s[:, 1].sum()) * sketch.factor
-            within = time_s * sketch.factor <= ((most_s - rest_s) / factor - around)[:, None]
-        if weights.peak:
-            most_bytes = self._fitting.peak_bytes[i] * math.exp(min(room / weights.peak, _FAR)) * (1.0 + _HAIR)
-            light = book.columns["least"][rows, :columns] <= most_bytes
-            within = light if within is None else within & light
-        # Both never fall with the units.
-        if within is None:
-            within = np.isfinite(time_s)
-        most = np.minimum(within[:, 1:].sum(axis=1), np.minimum(book.most[rows], columns - 1)).tolist()
-        total = sum(most)
-        return [max(book.units - (total - n), 1) for n in most], most
 
     # --- from a table of its own -----------------------------------------------------------------------------------
 
