@@ -39,7 +39,7 @@ class SearchOptions:
     threads: int = 1
     rescored: int = 64
     front: int = 2
-    front_nodes: int | None = 450
+    front_nodes: int | None = 6000
     time_rule: str = "corner"
     epsilon_rule: str = "memx"
     limits: OperatorLimits = NO_OPERATOR_LIMITS

@@ -24,7 +24,9 @@ from memx_engine.search.solving import Solver
 
 _SLIGHT = 0.01  # the least weight of each of the three inside the front
 _HINT = 1e-3  # the same where a plan that was ranked is to show that it is on the front
-_SHARPER = (1.0, 1e-3, 1e-6, 1e-13)  # of the objective's ε, there
+_SHARPER = (1.0, 1e-3)  # of the objective's ε, there
+_NODES_PER_TRADE = 100.0  # there
+_SETTLING = 600.0  # nodes for all of that
 _TRADES = 12  # trades under which it may do so
 _CORNERS_PER_NODE = 1000  # bounds that are looked through in the time of one node
 _CHASES = 4  # plans that may dominate one another on the way from a ranked plan to the front
@@ -77,8 +79,14 @@ class WholeFront:
         return FrontReport(resolution, total, proven)
 
     def settle(self, candidates: Sequence[Assigned]) -> None:
-        """Prove of each 1F1B plan that it is on the front, or find one there that dominates it; add what is proven."""
+        """Prove of each 1F1B plan that it is on the front, or find one there that dominates it; add what is proven.
+
+        It takes no more than a share of the work that seeking does; what is left then remains open.
+        """
+        self._left = min(self._left, _SETTLING)
         for plan in candidates:
+            if self.spent:
+                return
             if not plan.plain or any(plan.same_as(point) for point in self.points):
                 continue
             for _ in range(_CHASES):
@@ -168,11 +176,12 @@ class WholeFront:
         ``only_this``: Enough is known once the plan to start from is beaten.
         """
         self._left -= 1 + len(self._columns) // _CORNERS_PER_NODE
+        most_nodes = max(min(self._left, _NODES_PER_TRADE if only_this else self._left), 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             corners = np.log(objective.phi_array(*self._columns.T))
         corners = np.where(self._plain & (self._columns[:, 1] <= most_peak), corners, np.inf)
         other, proven, nodes = self._solver.optimum(
-            objective, corners, best_phi, most_peak, max(self._left, 0.0), enough=only_this
+            objective, corners, best_phi, most_peak, most_nodes, enough=only_this
         )
         self._left -= nodes
         return (best if other is None else other), proven
