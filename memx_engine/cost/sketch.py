@@ -41,7 +41,7 @@ _LAYOUT_BYTES_PER_STAGE, _EVEN_BYTES = 128, 600
 
 _MOST_NUMBERS = 100_000
 """Numbers of one temporary array."""
-_MOST_CHOICE_BYTES = 64 << 20
+_MOST_CHOICE_BYTES = 24 << 20
 """Choices of single rows are dropped beyond this."""
 
 FIELDS = ("least", "time", "slope", "high", "even_time", "even_memory", "tail")

@@ -186,7 +186,7 @@ def _least_times(book: RowBook, batch: Batch, columns: int) -> Array:
     return np.asarray(batch.period_micro_batches * period + first.sum(axis=1) + growth + batch.constant_s + tail)
 
 
-def _ends(book: RowBook, batch: _Batch, columns: int, virtual_stages: int) -> Ends:
+def _ends(book: RowBook, batch: Batch, columns: int, virtual_stages: int) -> Ends:
     """What tells how much shorter than the closed form event times can be."""
     tail = book.least_tail[book.tail_of[batch.rows[:, 0]], columns - 1]
     return Ends(
