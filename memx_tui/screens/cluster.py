@@ -48,11 +48,11 @@ class ClusterScreen(ClusterEditing):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Back", id="cluster.back", tooltip="Leave zoom, then the text"),
         Binding("o", "open", "Open", id="cluster.open", tooltip="Open a sample or a cluster file"),
-        Binding("m", "model", "Model", id="cluster.model", tooltip="Choose what is trained"),
         Binding("a", "add", "Add", id="cluster.add", tooltip="Add a node after this one"),
+        Binding("t", "gpu_type", "Type", id="cluster.type", tooltip="Change this node's GPU type"),
         Binding("r", "search", "Search", id="cluster.search", tooltip="Search for plans"),
         Binding("S", "save", "Save as", id="cluster.save", tooltip="Write the cluster file"),
-        Binding("t", "gpu_type", "Type", id="cluster.type", tooltip="Change this node's GPU type"),
+        Binding("m", "model", "Model", id="cluster.model", tooltip="Choose what is trained"),
         Binding("v", "toggle_yaml", "YAML", id="cluster.yaml", tooltip="Show the file's text, or the forms"),
         Binding("d", "duplicate", "Duplicate", id="cluster.duplicate", show=False, tooltip="Copy this node"),
         Binding("x", "remove", "Remove", id="cluster.remove", show=False, tooltip="Remove this node"),
