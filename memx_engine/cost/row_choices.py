@@ -26,7 +26,7 @@ class RowChoices:
 
     Attributes:
         values: (5, K) seconds, bytes, tail, units, index of the option among the book's.
-        starts: (U+2,) where those of n units begin.
+        starts: where those of n units begin, n from 0 to one above the most.
     """
 
     values: Array
@@ -34,12 +34,13 @@ class RowChoices:
 
 
 def row_choices(
-    origin: Origin, held: int, options: tuple[Recompute, ...], layers: int, v: int, kind: Kind
+    origin: Origin, held: int, options: tuple[Recompute, ...], layers: int, v: int, kind: Kind, most: int
 ) -> RowChoices:
-    """The choices of one row, with ``held`` micro-batches (chunks where v > 1) in flight."""
-    time_s, memory = origin.times(options, layers, v), origin.memory((held,), options, layers, v)[0]
+    """The choices of one row of up to ``most`` units, with ``held`` micro-batches (chunks where v > 1) in flight."""
+    time_s = origin.times(options, layers, v, most)
+    memory = origin.memory((held,), options, layers, v, most)[0]
     fits = (memory <= origin.capacity_bytes) & np.isfinite(time_s)
-    tail_s = origin.terms.tails[::v]
+    tail_s = origin.terms.tails[::v][: most + 1]
     fits &= np.isfinite(tail_s)[:, None]
     if kind != "all":
         _name_once(fits, time_s, memory, options)

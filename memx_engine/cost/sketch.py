@@ -110,7 +110,7 @@ class RowBook:
         known = self._choices.get((row, kind))
         if known is None:
             origin, held = self._origins[row]
-            known = row_choices(origin, held, self.options, *self._shape, kind)
+            known = row_choices(origin, held, self.options, *self._shape, kind, int(self.most[row]))
             if self._choice_bytes > _MOST_CHOICE_BYTES:
                 self._choices.clear()
                 self._choice_bytes = 0

@@ -38,6 +38,7 @@ _ROUNDS = 8  # cuts per visit of a node before it is split
 _SMALLEST_VARIANCE = 1e-18  # of the squared memory range; below it only rounding is left
 _WIDTHS = (32, 64, 128)  # nodes visited together: few first, so that the first plans soon close others
 _CHOICES_AT_ONCE = 200_000
+_OPENED_AT_ONCE = 2  # skeletons, between two questions whether to stop
 
 
 class Candidate(NamedTuple):
@@ -107,7 +108,8 @@ class BranchAndBound:
         corners: (S,) a lower bound of log Phi of every skeleton.
         cutoffs: (S,) from (S,) of ``best``: log Phi from which on a plan of the skeleton does not matter.
         known: (S,) ``best`` to start with. most_peak: Only plans whose peak does not exceed this.
-        should_stop: Asked before each visit but the first. most_nodes: Stop after so many, once a plan is found.
+        should_stop: Asked before each visit, but for the first where no plan is known.
+        most_nodes: Stop after so many, once a plan is found.
         on_visit: Called with the least bound that waits before every visit.
     """
 
@@ -150,6 +152,8 @@ class BranchAndBound:
         visits = 0
         self._aim()
         while True:
+            if np.isfinite(self.best).any() and self._ends():
+                return False
             width = _WIDTHS[min(visits, len(_WIDTHS) - 1)]
             fresh, others = self._take(width)
             if not fresh and not others:
@@ -198,7 +202,7 @@ class BranchAndBound:
         """The nodes with the least bounds: those of skeletons that are opened for them, and others."""
         fresh: list[tuple[_Node, float]] = []
         others: list[tuple[_Node, float]] = []
-        size = 0
+        size = opened = 0
         least = math.inf
         while len(fresh) + len(others) < width and size < _CHOICES_AT_ONCE:
             corner = self._corners[self._order[self._next]] if self._next < len(self._order) else math.inf
@@ -210,6 +214,9 @@ class BranchAndBound:
                 self._next += 1
                 if corner < self._targets[i]:
                     self._foresee(width)
+                    opened += 1
+                    if opened % _OPENED_AT_ONCE == 0 and self._should_stop is not None and self._should_stop():
+                        width = 0
                     least = min(least, float(corner))
                     for node in self._open(i, float(self._targets[i])):
                         fresh.append((node, float(corner)))

@@ -141,7 +141,8 @@ class Solver:
                 np.log(t / by_time.references.time_s) for t in (fitting.time_s, fitting.even_time_s, seeds)
             )
         search = self._search(by_time, corners, _Asked(self._sources, by_time, corners), start)
-        search.run()
+        if not self._control.stops():
+            search.run()
         plans: list[Assigned] = []
         quickest = np.argsort(search.best, kind="stable")[: _CANDIDATES * self._options.rescored]
         for i in quickest[np.isfinite(search.best[quickest])].tolist():

@@ -85,7 +85,7 @@ class WholeFront:
         """
         self._left = min(self._left, _SETTLING)
         for plan in candidates:
-            if self.spent:
+            if self.spent or self._control.stops():
                 return
             if not plan.plain or any(plan.same_as(point) for point in self.points):
                 continue
@@ -175,6 +175,8 @@ class WholeFront:
 
         ``only_this``: Enough is known once the plan to start from is beaten.
         """
+        if self._control.stops():
+            return best, False
         self._left -= 1 + len(self._columns) // _CORNERS_PER_NODE
         most_nodes = max(min(self._left, _NODES_PER_TRADE if only_this else self._left), 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
