@@ -39,7 +39,7 @@ class Found(Sequence[Assigned]):
     ) -> None:
         """``made``: By number of the skeleton. ``even_phi``, ``lower_bound_phi``, ``plain``: Of all that fit."""
         self.numbers, self.plain = numbers, plain[numbers]
-        self._fitting, self._ground, self._made = fitting, ground, dict(made)
+        self._fitting, self._ground, self._made, self._even_phi = fitting, ground, dict(made), even_phi
         self.time_s = fitting.even_time_s[numbers]
         self.peak_bytes = fitting.even_peak_bytes[numbers]
         self.variance_bytes2 = fitting.even_variance[numbers]
@@ -74,13 +74,17 @@ class Found(Sequence[Assigned]):
             return [self[k] for k in range(len(self))[row]]
         i = int(self.numbers[row])
         if i not in self._made:
-            self._made[i] = self._even(i, row)
+            self._made[i] = self._even(i)
         return self._made[i]
 
     def of_skeleton(self, i: int) -> Assigned | None:
         """The plan of the skeleton of this number."""
         row = int(np.searchsorted(self.numbers, i))
         return self[row] if row < len(self) and self.numbers[row] == i else None
+
+    def even(self, i: int) -> Assigned | None:
+        """The even split of the skeleton of this number, where it fits, whatever else was made."""
+        return self._even(i) if np.isfinite(self._fitting.even_time_s[i]) else None
 
     @cached_property
     def marks(self) -> NDArray[np.int64]:
@@ -97,20 +101,20 @@ class Found(Sequence[Assigned]):
             for i in self.numbers.tolist()
         ]
 
-    def _even(self, i: int, row: int) -> Assigned:
+    def _even(self, i: int) -> Assigned:
         fitting = self._fitting
         skeleton = fitting.skeletons[i]
         return Assigned(
             skeleton,
             partial(_split_of, fitting, i),
             self._ground,
-            float(self.time_s[row]),
-            float(self.peak_bytes[row]),
-            float(self.variance_bytes2[row]),
-            float(self.phi[row]),
-            float(self.worst_fraction[row]),
+            float(fitting.even_time_s[i]),
+            float(fitting.even_peak_bytes[i]),
+            float(fitting.even_variance[i]),
+            float(self._even_phi[i]),
+            float(fitting.even_worst_fraction[i]),
             skeleton.placements[int(fitting.even_worst_stage[i])].gpu_type,
-            float(self.spread_bytes2[row]),
+            float(fitting.even_spread_bytes2[i]),
         )
 
 

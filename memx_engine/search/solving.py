@@ -146,11 +146,12 @@ class Solver:
         plans: list[Assigned] = []
         quickest = np.argsort(search.best, kind="stable")[: _CANDIDATES * self._options.rescored]
         for i in quickest[np.isfinite(search.best[quickest])].tolist():
-            known, made = found.of_skeleton(i), self._better(i, search.found.get(i), float(evens[i]), by_time)
-            if known is not None and (made is None or known.time_s <= made.time_s * (1 + 1e-12)):
-                made = known
-            if made is not None:
-                plans.append(made)
+            # The search starts from all of these, so it says only what beats them.
+            made = self._better(i, search.found.get(i), float(evens[i]), by_time)
+            known = [plan for plan in (found.of_skeleton(i), made, found.even(i)) if plan is not None]
+            if known:
+                least_s = min(plan.time_s for plan in known) * (1 + 1e-12)
+                plans.append(next(plan for plan in known if plan.time_s <= least_s))
         return plans
 
     def optimum(

@@ -135,6 +135,11 @@ def test_a_second_look_into_a_skeleton_keeps_the_plan_of_the_first() -> None:
     judge(1265, make_physical_case(1265))
 
 
+def test_the_fastest_plan_may_be_an_even_split_that_is_not_the_best_of_its_skeleton() -> None:
+    judge(20_908, make_case(20_908))
+    judge(20_927, make_case(20_927))
+
+
 def judge(k: int, case: Case) -> None:
     """Search instance ``k`` and hold everything the result says against every plan there is."""
     where = case.instance
