@@ -18,12 +18,14 @@ def heterogeneity_index(cluster: Cluster, job: Job, types: tuple[str, ...] | Non
 
     ``types`` limits it to the GPUs of those types. Types without a public peak are left out.
     """
-    rates = []
-    for gpu in cluster.gpus:
-        peak = gpu.gpu_type.peak_flops(str(job.precision.value))
-        if peak is not None and (types is None or gpu.gpu_type.name in types):
-            rates.append(peak * gpu.gpu_type.efficiency)
-    return float(np.std(rates) / np.mean(rates)) if rates else 0.0
+    rates, counts = [], []
+    for gpu_type in cluster.gpu_types:
+        peak = gpu_type.peak_flops(str(job.precision.value))
+        if peak is not None and (types is None or gpu_type.name in types):
+            rates.append(peak * gpu_type.efficiency)
+            counts.append(len(cluster.ranks_by_type[gpu_type.name]))
+    each = np.repeat(rates, counts)
+    return float(np.std(each) / np.mean(each)) if len(each) else 0.0
 
 
 @dataclass(frozen=True)

@@ -223,12 +223,11 @@ def even_split(layers: int, pp: int, virtual_stages: int = 1) -> tuple[int, ...]
 
 def idle_gpus(cluster: Cluster, skeleton: Skeleton) -> dict[str, int]:
     """GPUs per type that a plan leaves unused; types without any are left out."""
-    used = {rank for placement in skeleton.placements for rank in placement.ranks}
-    out: dict[str, int] = {}
-    for gpu in cluster.gpus:
-        if gpu.rank not in used:
-            out[gpu.gpu_type.name] = out.get(gpu.gpu_type.name, 0) + 1
-    return out
+    used: dict[str, int] = {}
+    for placement in skeleton.placements:
+        used[placement.gpu_type] = used.get(placement.gpu_type, 0) + len(placement.ranks)
+    left = {name: len(ranks) - used.get(name, 0) for name, ranks in cluster.ranks_by_type.items()}
+    return {name: count for name, count in left.items() if count}
 
 
 def excluded_types(cluster: Cluster, job: Job, limits: OperatorLimits = NO_OPERATOR_LIMITS) -> dict[str, str]:
