@@ -16,26 +16,20 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memx_engine.search.polygons import Regions
 from memx_engine.search.problem import NUMBERS, Criterion, Problem, numbers_of
+from memx_engine.search.visit import TIE, Halves, Node, Visit, chosen
 from memx_engine.search.wave import Plans, Wave
 
 Array = NDArray[np.float64]
-Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
 TOLERANCE = 1e-10  # of log Phi: two plans closer than this count as equal
-_TIE = 1e-12
-_ROUNDING = 2e-14  # relative error of a sum over stages
-_SMALLEST_GAIN = 2e-11  # of a cut, in log Phi; less means that a plan lies at the vertex
 _ROUNDS = 8  # cuts per visit of a node before it is split
-_SMALLEST_VARIANCE = 1e-18  # of the squared memory range; below it only rounding is left
 _WIDTHS = (32, 64, 128)  # nodes visited together: few first, so that the first plans soon close others
 _CHOICES_AT_ONCE = 200_000
 _OPENED_AT_ONCE = 2  # skeletons, between two questions whether to stop
@@ -51,36 +45,6 @@ class Candidate(NamedTuple):
     layers: tuple[int, ...]
     options: tuple[int, ...]
     memory: tuple[float, ...]
-
-
-class _Node:
-    """Intervals (lower ends, upper ends) of period, peak, tail and mean, and the region known to hold its (x, y)."""
-
-    __slots__ = ("choices", "high", "low", "problem", "region")
-
-    def __init__(
-        self,
-        problem: int,
-        choices: Array,
-        low: tuple[float, ...],
-        high: tuple[float, ...],
-        region: tuple[Array, Array, int] | None,
-    ) -> None:
-        self.problem, self.choices, self.low, self.high, self.region = problem, choices, low, high, region
-
-
-@dataclass
-class _Visit:
-    """What one visit of B nodes works on; arrays (B,), intervals (4, B)."""
-
-    problems: Ints
-    nodes: Sequence[_Node]
-    wave: Wave
-    low: Array
-    high: Array
-    base_s: Array
-    fixed: Array
-    regions: Regions
 
 
 class Skeletons(Protocol):
@@ -135,7 +99,7 @@ class BranchAndBound:
         self._next = self._foreseen = 0
         self._problems: dict[int, Problem] = {}
         self._numbers = np.zeros((NUMBERS, count))
-        self._heap: list[tuple[float, int, _Node]] = []
+        self._heap: list[tuple[float, int, Node]] = []
         self._pushed = 0
         self.best = np.full(count, np.inf) if known is None else known.copy()
         self.found: dict[int, Candidate] = {}
@@ -171,7 +135,7 @@ class BranchAndBound:
         """Find some plan of each of these skeletons, whatever it is worth; what that leaves open is not searched."""
         waiting = list(skeletons)
         while waiting:
-            nodes: list[_Node] = []
+            nodes: list[Node] = []
             size = 0
             while waiting and len(nodes) < _WIDTHS[-1] and size < _CHOICES_AT_ONCE:
                 some = self._open(waiting.pop(0), math.inf)
@@ -180,7 +144,10 @@ class BranchAndBound:
             if not nodes:
                 continue
             visit = self._begin(nodes, np.full(len(nodes), np.inf))
-            self._corner(visit, self._criterion.time > 0, self._criterion.variance > 0)
+            one, zero = np.ones(len(nodes)), np.zeros(len(nodes))
+            self._improve(visit, visit.wave.ask(one, zero, visit.wave.alive))
+            if self._criterion.variance:
+                self._improve(visit, visit.wave.ask(zero, one, visit.wave.alive))
 
     def lower_bounds(self) -> Array:
         """(S,) of log Phi: from what was closed, what waits, and what was not opened."""
@@ -198,10 +165,10 @@ class BranchAndBound:
         """What a plan must be below to matter."""
         self._targets = np.minimum(self._cutoffs(self.best), self.best) - TOLERANCE
 
-    def _take(self, width: int) -> tuple[list[tuple[_Node, float]], list[tuple[_Node, float]]]:
+    def _take(self, width: int) -> tuple[list[tuple[Node, float]], list[tuple[Node, float]]]:
         """The nodes with the least bounds: those of skeletons that are opened for them, and others."""
-        fresh: list[tuple[_Node, float]] = []
-        others: list[tuple[_Node, float]] = []
+        fresh: list[tuple[Node, float]] = []
+        others: list[tuple[Node, float]] = []
         size = opened = 0
         least = math.inf
         while len(fresh) + len(others) < width and size < _CHOICES_AT_ONCE:
@@ -241,7 +208,7 @@ class BranchAndBound:
         some = some[self._corners[some] < self._targets[some]]
         self._skeletons.foresee(some.tolist(), self._targets[some])
 
-    def _open(self, i: int, target: float) -> list[_Node]:
+    def _open(self, i: int, target: float) -> list[Node]:
         problem = self._skeletons.problem(i, target)
         self.opened[i] = True
         if problem is None:
@@ -252,9 +219,9 @@ class BranchAndBound:
         if not problem.complete:
             self._close(i, target)
         low, high = (-math.inf,) * 4, (math.inf, self._most_peak, math.inf, math.inf)
-        return [_Node(i, choices, low, high, None) for choices in problem.roots if choices.shape[1]]
+        return [Node(i, choices, low, high, None) for choices in problem.roots if choices.shape[1]]
 
-    def _push(self, bound: float, node: _Node, *, always: bool = False) -> None:
+    def _push(self, bound: float, node: Node, *, always: bool = False) -> None:
         if bound >= self._targets[node.problem] and not always:
             self._close(node.problem, bound)
             return
@@ -264,173 +231,66 @@ class BranchAndBound:
     def _close(self, problem: int, bound: float) -> None:
         self.lower[problem] = min(self.lower[problem], bound)
 
-    def _close_all(self, visit: _Visit, chosen: Bools, bounds: Array) -> None:
-        np.minimum.at(self.lower, visit.problems[chosen], bounds[chosen])
+    def _close_all(self, visit: Visit, closed: Bools, bounds: Array) -> None:
+        if closed.any():
+            np.minimum.at(self.lower, visit.problems[closed], bounds[closed])
 
     # --- one visit -------------------------------------------------------------------------------------------------
 
-    def _visit(self, nodes: Sequence[_Node]) -> None:
+    def _begin(self, nodes: Sequence[Node], targets: Array) -> Visit:
+        shares = [self._problems[node.problem].share for node in nodes]
+        numbers = self._numbers[:, [node.problem for node in nodes]]
+        visit = Visit(self._criterion, nodes, Wave(shares, numbers, [node.choices for node in nodes]))
+        self._close_all(visit, visit.begin(targets), targets)
+        return visit
+
+    def _visit(self, nodes: Sequence[Node]) -> None:
         """Bound nodes, improve the best plans on the way, split what stays open."""
-        np.add.at(self.nodes, [node.problem for node in nodes], 1)
-        visit = self._begin(nodes, self._targets[[node.problem for node in nodes]])
+        numbers = [node.problem for node in nodes]
+        np.add.at(self.nodes, numbers, 1)
+        visit = self._begin(nodes, self._targets[numbers])
         wave, regions = visit.wave, visit.regions
-        if nodes[0].region is None:
-            x, y = wave.corner()
-            visit.regions = regions = Regions.corners(x * (1 - _ROUNDING), y)
         before = regions.x.copy(), regions.y.copy()
-        active = wave.alive.copy()
-        size = len(nodes)
-        kept_at, kept = np.full(size, np.inf), None
-        pending = active.copy()
+        active, pending = wave.alive.copy(), wave.alive.copy()
+        kept: Plans | None = None
+        kept_at = np.full(len(nodes), np.inf)
         for turn in range(_ROUNDS):
-            bounds, vertex = self._least_vertex(visit)
+            bounds, vertex = visit.least_vertex()
             pending &= ~self._closes(visit, active, bounds)
-            if not pending.any() or (turn >= 1 and 4 * pending.sum() < size):
+            # A few nodes are not worth a round of their own.
+            if not pending.any() or (turn >= 1 and 4 * pending.sum() < len(nodes)):
                 break
-            a, b = self._gradient(visit, *vertex)
+            a, b = visit.gradient(*vertex)
             plans = wave.ask(a, b, pending)
             active &= plans.exists | ~pending
             pending &= plans.exists
             self._improve(visit, plans)
-            at = self._height(visit, plans.x, np.maximum(plans.y, 0.0))
-            here = a * vertex[0] + b * vertex[1]
-            # A line is lowered by the rounding of its own terms, so that it never cuts a plan off.
-            least = a * plans.x + b * plans.y - _ROUNDING * (a * plans.x + b * plans.terms)
-            reached = pending & (least <= here + _SMALLEST_GAIN)
-            better = pending & ((at < kept_at) | reached)
-            kept_at = np.where(better, at, kept_at)
-            kept = plans if kept is None else _chosen(better, plans, kept)
+            at = visit.height(plans.x, np.maximum(plans.y, 0.0))
+            reached = visit.cut(a, b, vertex, plans, pending)
+            now = pending & ((at < kept_at) | reached)
+            kept_at = np.where(now, at, kept_at)
+            kept = chosen(now, plans, kept)
             pending &= ~reached
-            far = wave.far
-            regions.clip(a, b, least, far[0], far[1], pending)
-        bounds, _ = self._least_vertex(visit)
+        bounds, _ = visit.least_vertex()
         self._closes(visit, active, bounds)
         if kept is None or not active.any():
             return
         changed = ((regions.x != before[0]) | (regions.y != before[1])).any(axis=1)
-        self._lower_upper_ends(visit, *regions.corner(), active)
-        self._split(visit, active, bounds, kept, changed)
+        targets = self._targets[visit.problems]
+        self._close_all(visit, visit.lower_upper_ends(*regions.corner(), active, targets), targets)
+        self._split(visit, active, bounds, visit.halves(active, kept), changed)
 
-    def _begin(self, nodes: Sequence[_Node], targets: Array) -> _Visit:
-        """Lay the nodes side by side, drop what cannot matter, tighten their intervals."""
-        problems = np.array([node.problem for node in nodes])
-        shares = [self._problems[i].share for i in problems.tolist()]
-        wave = Wave(shares, self._numbers[:, problems], [node.choices for node in nodes])
-        low, high = np.array([n.low for n in nodes]).T.copy(), np.array([n.high for n in nodes]).T.copy()
-        size = len(nodes)
-        zero = np.zeros(size)
-        if nodes[0].region is None:
-            regions = Regions.corners(zero, zero)
-        else:
-            regions = Regions(
-                np.array([n.region[0] for n in nodes if n.region]),
-                np.array([n.region[1] for n in nodes if n.region]),
-                np.array([n.region[2] for n in nodes if n.region]),
-            )
-        visit = _Visit(problems, nodes, wave, low, high, zero, zero, regions)
-        if nodes[0].region is not None:
-            self._settle(visit)
-            self._lower_upper_ends(visit, *regions.corner(), wave.alive, targets)
-        self._narrow(visit)
-        if nodes[0].region is None and np.isfinite(targets).any():
-            # Before anything is asked of a new region: what a known plan already rules out.
-            cut = self._lower_upper_ends(visit, wave.least_total_s(), zero, wave.alive, targets)
-            if cut.any():
-                self._narrow(visit)
-        least, most = wave.mean_ends()
-        np.maximum(low[3], least, out=low[3])
-        np.minimum(high[3], most, out=high[3])
-        wave.alive &= low[3] <= high[3] + _TIE
-        if self._criterion.variance:
-            wave.set_means(low[3], high[3])
-        return visit
-
-    def _narrow(self, visit: _Visit) -> None:
-        wave, low, high = visit.wave, visit.low, visit.high
-        wave.narrow((high[0], high[1], high[2]))
-        for k, ends in enumerate(wave.least_ends()):
-            np.maximum(low[k], ends, out=low[k])
-            wave.alive &= (low[k] <= high[k]) & (low[k] < math.inf)
-        self._settle(visit)
-
-    def _settle(self, visit: _Visit) -> None:
-        """What the lower ends fix of log Phi."""
-        wave, low = visit.wave, visit.low
-        with np.errstate(divide="ignore", invalid="ignore"):
-            visit.base_s = np.where(
-                np.isfinite(low[0]), wave.period_factor * low[0] + wave.constant_s + low[2], math.inf
-            )
-            visit.fixed = visit.wave.offset
-            if self._criterion.peak:
-                visit.fixed = visit.fixed + self._criterion.peak * np.log(low[1])
-
-    def _height(self, visit: _Visit, x: Array, y: Array) -> Array:
-        """log Phi at the lower ends; x and y are (B,) or (B, K)."""
-        criterion, wave = self._criterion, visit.wave
-        wide = (slice(None),) + (None,) * (x.ndim - 1)
-        value = visit.fixed[wide]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if criterion.time:
-                value = value + criterion.time * np.log(visit.base_s[wide] + wave.sum_factor[wide] * x)
-            if criterion.variance:
-                value = value + criterion.variance * np.log(y + visit.wave.epsilon[wide])
-        return np.asarray(np.broadcast_to(value, x.shape))
-
-    def _least_vertex(self, visit: _Visit) -> tuple[Array, tuple[Array, Array]]:
-        regions = visit.regions
-        heights = np.where(regions.there, self._height(visit, regions.x, regions.y), np.inf)
-        # A height that is not a number comes from a node that holds nothing.
-        heights[np.isnan(heights)] = np.inf
-        least, nodes = heights.argmin(axis=1), np.arange(len(heights))
-        return heights[nodes, least], (regions.x[nodes, least], regions.y[nodes, least])
-
-    def _closes(self, visit: _Visit, active: Bools, bounds: Array) -> Bools:
+    def _closes(self, visit: Visit, active: Bools, bounds: Array) -> Bools:
         """Close active nodes whose bound reaches the target; which these are."""
-        closed = active & (bounds >= self._targets[visit.problems])
-        if closed.any():
-            self._close_all(visit, closed, bounds)
-            active &= ~closed
+        closed: Bools = active & (bounds >= self._targets[visit.problems])
+        self._close_all(visit, closed, bounds)
+        active &= ~closed
         return closed
 
-    def _gradient(self, visit: _Visit, x: Array, y: Array) -> tuple[Array, Array]:
-        criterion, factor = self._criterion, visit.wave.sum_factor
-        a, b = np.zeros(len(x)), np.zeros(len(x))
-        if criterion.time:
-            a = criterion.time * factor / np.maximum(visit.base_s + factor * x, 1e-300)
-        if criterion.variance:
-            b = criterion.variance / np.maximum(y + visit.wave.epsilon, _SMALLEST_VARIANCE)
-        a[(a == 0.0) & (b == 0.0)] = 1.0
-        return a, b
-
-    def _corner(self, visit: _Visit, by_time: bool, by_variance: bool) -> None:
-        """The regions' first vertices: least x and least y, each 0 where it has no weight."""
-        wave, size = visit.wave, len(visit.nodes)
-        x, y = np.zeros(size), np.zeros(size)
-        one, zero = np.ones(size), np.zeros(size)
-        if by_time or not by_variance:
-            plans = wave.ask(one, zero, wave.alive)
-            wave.alive &= plans.exists
-            self._improve(visit, plans)
-            x = plans.x * (1 - _ROUNDING) if by_time else x
-        if by_variance:
-            plans = wave.ask(zero, one, wave.alive)
-            wave.alive &= plans.exists
-            self._improve(visit, plans)
-            y = np.maximum(plans.y - _ROUNDING * plans.terms, 0.0)
-        visit.regions = Regions.corners(x, y)
-
-    def _improve(self, visit: _Visit, plans: Plans) -> None:
+    def _improve(self, visit: Visit, plans: Plans) -> None:
         """Keep plans that are the best of their skeletons."""
-        criterion = self._criterion
-        with np.errstate(divide="ignore", invalid="ignore"):
-            value = visit.wave.offset.copy()
-            if criterion.time:
-                value += criterion.time * np.log(plans.time_s)
-            if criterion.peak:
-                value += criterion.peak * np.log(plans.peak)
-            if criterion.variance:
-                value += criterion.variance * np.log(plans.variance + visit.wave.epsilon)
-        margin = _TIE * np.maximum(1.0, np.abs(value))
+        value = visit.log_phi(plans)
+        margin = TIE * np.maximum(1.0, np.abs(value))
         with np.errstate(invalid="ignore"):
             worth = plans.exists & ((value <= self.best[visit.problems] + margin) | (value == -np.inf))
         missing = ~self._has_plan[visit.problems]
@@ -456,99 +316,33 @@ class BranchAndBound:
         if changed:
             self._aim()
 
-    def _lower_upper_ends(
-        self, visit: _Visit, x: Array, y: Array, active: Bools, targets: Array | None = None
-    ) -> Bools:
-        """Cut from above what no plan better than the target can reach, given the least x and y; which nodes."""
-        criterion, wave, low, high = self._criterion, visit.wave, visit.low, visit.high
-        targets = self._targets[visit.problems] if targets is None else targets
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            room = targets - self._height(visit, x, y)
-            time_s = visit.base_s + wave.sum_factor * x
-            limits = [high[0], high[1], high[2]]
-            if criterion.time:
-                slower_s = time_s * np.expm1(np.minimum(room / criterion.time, 700.0)) * (1 + 1e-12)
-                limits[0] = np.where(wave.period_factor > 0, low[0] + slower_s / wave.period_factor, high[0])
-                limits[2] = low[2] + slower_s
-            if criterion.peak:
-                limits[1] = low[1] * np.exp(np.minimum(room / criterion.peak, 700.0)) * (1 + 1e-12)
-        usable = active & np.isfinite(room) & np.isfinite(time_s)
-        cut = np.zeros(len(x), dtype=np.bool_)
-        for k, limit in enumerate(limits):
-            lower = usable & (limit < high[k])
-            high[k][lower] = limit[lower]
-            cut |= lower
-        if cut.any():
-            self._close_all(visit, cut, targets)
-        return cut
-
-    def _split(self, visit: _Visit, active: Bools, bounds: Array, plans: Plans, changed: Bools) -> None:
-        """Halve the interval that puts most between the bound and the true Phi of the plan found at the bound."""
-        criterion, wave, low, high = self._criterion, visit.wave, visit.low, visit.high
-        time_s = np.maximum(visit.base_s + wave.sum_factor * plans.x, 1e-300)
-        loss = np.zeros((4, len(active)))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            if criterion.time:
-                loss[0] = criterion.time * np.log1p(wave.period_factor * (plans.period_s - low[0]) / time_s)
-                loss[2] = criterion.time * np.log1p((plans.tail_s - low[2]) / time_s)
-            if criterion.peak:
-                loss[1] = criterion.peak * (np.log(plans.peak) - np.log(low[1]))
-            if criterion.variance:
-                known = np.maximum(np.maximum(plans.y, 0.0) + visit.wave.epsilon, _SMALLEST_VARIANCE)
-                loss[3] = criterion.variance * np.log((plans.variance + visit.wave.epsilon) / known)
-        loss[np.isnan(loss)] = 0.0
-        widest = loss.argmax(axis=0)
-        most = loss.max(axis=0)
-        # A line through a point with y < 0 says too little: y < 0 is what narrows with the mean.
-        widest = np.where((most <= _TIE) & (plans.y < 0), 3, widest)
-        # Where the plan's value is the bound's at that point only more cuts can raise the bound.
-        splits = active & ((most > 0.0) | (widest == 3))
-        margin = 0.1 * (high[3] - low[3])
-        middle = np.minimum(np.maximum(plans.mean, low[3] + margin), high[3] - margin)
-        by_mean = widest == 3
-        splits &= ~by_mean | ((low[3] < middle) & (middle < high[3]))
-        which = np.where(by_mean, 0, widest)
-        value = np.choose(which, (plans.period_s, plans.peak, plans.tail_s))
-        start = np.choose(which, (low[0], low[1], low[2]))
-        with np.errstate(invalid="ignore"):
-            cut = np.minimum(0.5 * (start + value), np.nextafter(value, -np.inf))
-        below, above = wave.around(which, cut)
-        every = np.arange(len(active))
-        lower = np.minimum(np.maximum(below, low[widest, every]), high[widest, every])
-        lower, upper = np.where(by_mean, middle, lower), np.where(by_mean, middle, above)
+    def _split(self, visit: Visit, active: Bools, bounds: Array, halves: Halves, changed: Bools) -> None:
         # Lists once: what follows is a loop over nodes.
-        ends = zip(low.T.tolist(), high.T.tolist(), lower.tolist(), upper.tolist(), widest.tolist(), strict=True)
+        parts = zip(
+            halves.there.tolist(), halves.which.tolist(), halves.up_to.tolist(), halves.from_.tolist(), strict=True
+        )
         regions = zip(visit.regions.x, visit.regions.y, visit.regions.count.tolist(), strict=True)
-        state = zip(active.tolist(), splits.tolist(), changed.tolist(), strict=True)
-        kept = zip(visit.problems.tolist(), bounds.tolist(), wave.choices(), strict=True)
-        for (is_active, is_split, is_changed), (i, bound, choices), (lows, highs, up_to, from_, k), region in zip(
-            state, kept, ends, regions, strict=True
+        ends = zip(visit.low.T.tolist(), visit.high.T.tolist(), strict=True)
+        nodes = zip(active.tolist(), changed.tolist(), visit.problems.tolist(), bounds.tolist(), strict=True)
+        for (is_active, is_changed, i, bound), view, (low, high), (splits, k, up_to, from_), region in zip(
+            nodes, visit.wave.choices(), ends, parts, regions, strict=True
         ):
             if not is_active:
                 continue
-            if bound >= self._targets[i] or not (is_split or is_changed):
+            if bound >= self._targets[i] or not (splits or is_changed):
                 self._close(i, bound)
-            elif not is_split:
-                self._push(bound, _Node(i, choices.copy(), tuple(lows), tuple(highs), region))
-            else:
-                some = choices.copy()
-                self._push(bound, _Node(i, some, tuple(lows), (*highs[:k], up_to, *highs[k + 1 :]), region))
-                if from_ <= highs[k]:
-                    self._push(bound, _Node(i, some, (*lows[:k], from_, *lows[k + 1 :]), tuple(highs), region))
+                continue
+            choices = view.copy()
+            if not splits:
+                self._push(bound, Node(i, choices, tuple(low), tuple(high), region))
+                continue
+            self._push(bound, Node(i, choices, tuple(low), (*high[:k], up_to, *high[k + 1 :]), region))
+            if from_ <= high[k]:
+                self._push(bound, Node(i, choices, (*low[:k], from_, *low[k + 1 :]), tuple(high), region))
 
 
 def better(one: Candidate, other: Candidate) -> bool:
     """Less Phi; within rounding, less time, then peak, variance, and the earlier split and options."""
-    if one.log_phi == other.log_phi or abs(one.log_phi - other.log_phi) <= _TIE * max(1.0, abs(one.log_phi)):
+    if one.log_phi == other.log_phi or abs(one.log_phi - other.log_phi) <= TIE * max(1.0, abs(one.log_phi)):
         return one[1:] < other[1:]
     return one.log_phi < other.log_phi
-
-
-def _chosen(better_now: Bools, now: Plans, before: Plans) -> Plans:
-    """Per node, the plan of now where it is better; their columns are not kept."""
-    names = ("x", "y", "terms", "time_s", "peak", "variance", "period_s", "tail_s", "mean")
-    return replace(
-        now,
-        exists=now.exists | before.exists,
-        **{name: np.where(better_now, getattr(now, name), getattr(before, name)) for name in names},
-    )

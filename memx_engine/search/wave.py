@@ -172,28 +172,29 @@ class Wave:
         ends = np.where(self.alive, ends, np.inf)
         return ends[0], ends[1], ends[2]
 
-    def corner(self) -> tuple[Array, Array]:
-        y = np.zeros(self.depth * self.size)
-        if len(self._pair) and len(self._spread):
-            starts = np.concatenate(([0], np.flatnonzero(self._pair[1:] != self._pair[:-1]) + 1))
-            y[self._pair[starts]] = np.minimum.reduceat(self._spread, starts)
-        return self.least_total_s(), np.maximum(y.reshape(self.depth, self.size).sum(axis=0), 0.0)
+    def corner(self) -> tuple[Array, Array, Array]:
+        """(B,) least x and least y, each stage on its own, and the size of y's terms."""
+        if not len(self._spread):
+            return self.least_total_s(), np.zeros(self.size), np.zeros(self.size)
+        least = self._over_stages(np.minimum, self._spread)
+        return self.least_total_s(), least.sum(axis=0), np.abs(least).sum(axis=0)
 
     def least_total_s(self) -> Array:
         """(B,) Σ over stages of the least time of any choice."""
-        return np.asarray(self._over_stages(np.minimum, TIME).sum(axis=0))
+        return np.asarray(self._over_stages(np.minimum, self.data[TIME]).sum(axis=0))
 
     def mean_ends(self) -> tuple[Array, Array]:
         """(B,) least and most mean of the balance."""
-        low, high = self._over_stages(np.minimum, BALANCE), self._over_stages(np.maximum, BALANCE)
+        balance = self.data[BALANCE]
+        low, high = self._over_stages(np.minimum, balance), self._over_stages(np.maximum, balance)
         return (self.share * low).sum(axis=0), (self.share * high).sum(axis=0)
 
-    def _over_stages(self, ufunc: np.ufunc, row: int) -> Array:
-        """(P, B) of a row's values; 0 where a stage is not there, or has no choice."""
+    def _over_stages(self, ufunc: np.ufunc, values: Array) -> Array:
+        """(P, B) of (F,) values; 0 where a stage is not there, or has no choice."""
         out = np.zeros(self.depth * self.size)
         if len(self._pair):
             starts = np.concatenate(([0], np.flatnonzero(self._pair[1:] != self._pair[:-1]) + 1))
-            out[self._pair[starts]] = ufunc.reduceat(self.data[row], starts)
+            out[self._pair[starts]] = ufunc.reduceat(values, starts)
         return out.reshape(self.depth, self.size)
 
     def set_means(self, low: Array, high: Array) -> None:
