@@ -222,13 +222,13 @@ def test_the_corner_is_below_every_plan() -> None:
     wave.narrow(unlimited(nodes))
     low, high = wave.mean_ends()
     wave.set_means(low, high)
-    x, y = wave.corner()
+    x, y, terms = wave.corner()
     for k, node in enumerate(nodes):
         for plan in node.plans:
             balance = node.of(BALANCE, plan)
             mean = float(node.share @ balance)
             assert x[k] <= node.of(TIME, plan).sum()
-            assert y[k] <= node.share @ (balance - mean) ** 2 + 1e-12
+            assert y[k] <= node.share @ (balance - mean) ** 2 + 1e-12 and abs(y[k]) <= terms[k]
 
 
 def test_values_around_a_cut() -> None:
