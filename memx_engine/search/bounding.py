@@ -38,12 +38,12 @@ class Tables:
         self._kept: dict[Skeleton, StageTable] = {}
         self._bytes = 0
 
-    def get(self, skeleton: Skeleton, *, keep: bool = False) -> StageTable:
+    def get(self, skeleton: Skeleton) -> StageTable:
         table = self._kept.get(skeleton)
         if table is None:
             table = self._estimator.stage_table(skeleton)
             size = 3 * table.memory_bytes.nbytes
-            if keep and self._bytes + size <= _KEPT_TABLE_BYTES:
+            if self._bytes + size <= _KEPT_TABLE_BYTES:
                 self._kept[skeleton] = table
                 self._bytes += size
         return table
@@ -177,7 +177,7 @@ class Bounder:
             )
         every = []
         for i, skeleton in zip(places, skeletons, strict=True):
-            table = self._tables.get(skeleton, keep=True)
+            table = self._tables.get(skeleton)
             bounds = compute_bounds(table, one_recompute=self._one_recompute, variance_kind=self._variance_kind)
             out.recompute |= dict.fromkeys(table.options)
             out.plans_covered += count_plans(

@@ -16,35 +16,28 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Limits:
-    """What the operator holds fixed or forbids inside a skeleton.
+    """What is held fixed or forbidden inside a skeleton beyond what its table already leaves out.
 
     Attributes:
-        layers: Per stage, the layer count it must have (None: free).
         recompute: Per stage, the index of the recompute option it must take (None: free).
         max_layer_difference: Most that two stages' layer counts may differ.
-        reserve_bytes: Memory to keep free on every GPU, one number or one per stage.
         same_recompute: One recompute option for all stages (Megatron-LM's rule).
     """
 
-    layers: tuple[int | None, ...] | None = None
     recompute: tuple[int | None, ...] | None = None
     max_layer_difference: int | None = None
-    reserve_bytes: float | tuple[float, ...] = 0.0
     same_recompute: bool = False
 
     def check(self, table: StageTable) -> None:
         """InputError where the limits do not match the table's stages and options."""
-        p = table.stages
-        for name, values in (("layers", self.layers), ("recompute", self.recompute)):
-            if values is not None and len(values) != p:
-                raise InputError(f"{len(values)} values for {p} stages", where=name, hint="give one value per stage")
+        p, chosen = table.stages, self.recompute
+        if chosen is not None and len(chosen) != p:
+            raise InputError(f"{len(chosen)} values for {p} stages", where="recompute", hint="give one value per stage")
         for index in self.recompute or ():
             if index is not None and not 0 <= index < len(table.options):
                 raise InputError(f"recompute option {index} is not one of {len(table.options)}", where="recompute")
         if self.max_layer_difference is not None and self.max_layer_difference < 0:
             raise InputError("the layer difference cannot be negative", where="max_layer_difference")
-        if isinstance(self.reserve_bytes, tuple) and len(self.reserve_bytes) != p:
-            raise InputError(f"{len(self.reserve_bytes)} reserves for {p} stages", where="reserve_bytes")
 
 
 NO_LIMITS = Limits()
@@ -110,12 +103,7 @@ def build_choices(table: StageTable, variance_kind: str, limits: Limits, *, by_v
     if most < 1:
         return None
     memory = table.memory_bytes[:, 1 : most + 1]
-    reserve = np.broadcast_to(np.asarray(limits.reserve_bytes, dtype=np.float64), (p,))
-    room = np.asarray(table.capacity_bytes, dtype=np.float64) - reserve
-    valid = memory <= np.minimum(room, np.finfo(np.float64).max)[:, None, None]
-    for i, pinned in enumerate(limits.layers or ()):
-        if pinned is not None:
-            valid[i, np.arange(1, most + 1) != pinned] = False
+    valid = memory <= np.minimum(table.capacity_bytes, np.finfo(np.float64).max)[:, None, None]
     for i, chosen in enumerate(limits.recompute or ()):
         if chosen is not None:
             valid[i, :, np.arange(valid.shape[2]) != chosen] = False

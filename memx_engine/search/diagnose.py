@@ -101,7 +101,7 @@ def remedy(
     def fits(changed: Job, on: Cluster = cluster, within: OperatorLimits = limits) -> bool:
         return fits_somewhere(on, model, changed, make_estimator, should_stop, within)
 
-    changes = list(_changes(model, job))
+    changes = list(_changes(job))
     words: list[str] = []
     for flag, rest in limits.relaxed():
         if fits(job, within=rest):
@@ -249,7 +249,7 @@ def _shortest(job: Job) -> int:
     return seq_len
 
 
-def _changes(model: TransformerSpec, job: Job) -> Iterator[Change]:
+def _changes(job: Job) -> Iterator[Change]:
     """Changes of the job that save memory, the least intrusive first."""
     if job.optimizer is not Optimizer.SHARDED:
         yield Change("a sharded optimizer", replace(job, optimizer=Optimizer.SHARDED))

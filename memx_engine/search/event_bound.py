@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from memx_engine.cost.sketch import Sketch
 from memx_engine.search.event_times import STEPS, StageRows, least_event_times
 from memx_engine.search.fitting import Fitting
 from memx_engine.search.found import Found
 from memx_engine.search.objective import Objective
+from memx_engine.search.sketch_bounds import batches
 
 _LEVELS = ((64, 0), (8, STEPS))
 """How many skeletons get their least event time at once, and with how many steps it is raised."""
-_MOST_NUMBERS = 2_000_000
-"""Numbers of one temporary array; larger batches are cut."""
 
 
 def event_lower_bound(fitting: Fitting, objective: Objective, found: Found) -> float:
@@ -51,21 +49,9 @@ def event_lower_bound(fitting: Fitting, objective: Objective, found: Found) -> f
 def _least_event_times(fitting: Fitting, places: Sequence[int], steps: int) -> NDArray[np.float64]:
     """Least event times of these skeletons, in their order."""
     made = {i: own.least_s for i, own in fitting.own_events.items() if i in places}
-    for at, sketches in _alike(fitting, places):
-        step = max(1, _MOST_NUMBERS // (len(sketches[0].rows) * (sketches[0].book.units + 1)))
-        for start in range(0, len(at), step):
-            times = least_event_times(StageRows.of_sketches(sketches[start : start + step]), steps)
-            made |= zip(at[start : start + step], times.tolist(), strict=True)
+    sketched = [(i, sketch) for i in places if (sketch := fitting.sketches[i]) is not None]
+    sketches = [sketch for _, sketch in sketched]
+    for at in batches(sketches):
+        times = least_event_times(StageRows.of_sketches([sketches[k] for k in at]), steps)
+        made |= zip((sketched[k][0] for k in at), times.tolist(), strict=True)
     return np.array([made[i] for i in places])
-
-
-def _alike(fitting: Fitting, places: Sequence[int]) -> Iterator[tuple[list[int], list[Sketch]]]:
-    """Those that were bounded by a sketch, by book and number of stages."""
-    alike: dict[tuple[int, int], tuple[list[int], list[Sketch]]] = {}
-    for i in places:
-        sketch = fitting.sketches[i]
-        if sketch is not None:
-            numbers, sketches = alike.setdefault((id(sketch.book), len(sketch.rows)), ([], []))
-            numbers.append(i)
-            sketches.append(sketch)
-    return iter(alike.values())

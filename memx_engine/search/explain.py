@@ -76,7 +76,7 @@ def explain_request(
     objective = objective or (result.objective if result else None)
     layouts = _layouts(cluster, model, job, request)
     if not layouts:
-        return Explanation(Verdict.INVALID, (_unplaced(cluster, job, request),), None)
+        return Explanation(Verdict.INVALID, (_unplaced(cluster, request),), None)
     judged = [_complete(cluster, model, job, request, layout, objective, estimator) for layout in layouts]
     # The planner's choice among the orders of GPU types: one that fits, then the best Phi, then the first.
     judged.sort(
@@ -184,7 +184,7 @@ def _stages_words(plan: Plan) -> str:
     return " > ".join(f"{count} {name}" for name, count in runs)
 
 
-def _unplaced(cluster: Cluster, job: Job, request: PlanRequest) -> Reason:
+def _unplaced(cluster: Cluster, request: PlanRequest) -> Reason:
     size = request.tp * request.dp
     nodes = node_problem(cluster, size)
     have = ", ".join(f"{len(ranks)} {name}" for name, ranks in cluster.ranks_by_type.items())

@@ -63,25 +63,3 @@ def _without_most(points: Array, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         kept = ~(points > points[:, best, None]).all(axis=0)
         points, place, rows = points[:, kept], place[:, kept], rows[kept]
     return rows
-
-
-class Front:
-    """A front that grows: is a point dominated by one seen so far?"""
-
-    def __init__(self) -> None:
-        self._points = np.empty((0, 3))
-
-    def add(self, time_s: float, peak_bytes: float, variance_bytes2: float) -> None:
-        """Take in a point; those it dominates leave."""
-        point = np.array([time_s, peak_bytes, variance_bytes2])
-        if self.dominates(time_s, peak_bytes, variance_bytes2):
-            return
-        kept = self._points[~(self._points >= point).all(axis=1)]
-        self._points = np.vstack([kept, point])
-
-    def dominates(self, time_s: float, peak_bytes: float, variance_bytes2: float) -> bool:
-        """Whether some point seen is at least as good in all three."""
-        return bool((self._points <= np.array([time_s, peak_bytes, variance_bytes2])).all(axis=1).any())
-
-    def __len__(self) -> int:
-        return len(self._points)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,17 @@ class Batch:
         )
 
 
+def batches(sketches: Sequence[Sketch]) -> Iterator[list[int]]:
+    """Numbers of the sketches in parts that can be bounded in one step: of one book and one number of stages."""
+    alike: dict[tuple[int, int], list[int]] = {}
+    for k, sketch in enumerate(sketches):
+        alike.setdefault((id(sketch.book), len(sketch.rows)), []).append(k)
+    for (_, stages), members in alike.items():
+        step = at_once(sketches[members[0]].book.units, stages)
+        for start in range(0, len(members), step):
+            yield members[start : start + step]
+
+
 def at_once(units: int, stages: int) -> int:
     """How many skeletons of so many stages are bounded in one step: their arrays take little memory."""
     return max(1, _MOST_NUMBERS // (stages * (max(units - stages, 0) + 2)))
@@ -74,25 +85,14 @@ def sketched_bounds(
         max_layer_difference: Even splits whose stages differ by more layers are none.
     """
     out = BoundColumns.unknown(len(sketches))
-    for stages, members in alike(sketches):
-        step = at_once(sketches[members[0]].book.units, stages)
-        for start in range(0, len(members), step):
-            at = members[start : start + step]
-            some = [sketches[k] for k in at]
-            fits = _bound_alike(out, np.array(at), some, variance_kind)
-            book, v = some[0].book, some[0].virtual_stages
-            uneven = v if book.units % stages else 0
-            if fits is not None and (max_layer_difference is None or uneven <= max_layer_difference):
-                _evens(out, *fits, variance_kind)
+    for at in batches(sketches):
+        some = [sketches[k] for k in at]
+        fits = _bound_alike(out, np.array(at), some, variance_kind)
+        first = some[0]
+        uneven = first.virtual_stages if first.book.units % len(first.rows) else 0
+        if fits is not None and (max_layer_difference is None or uneven <= max_layer_difference):
+            _evens(out, *fits, variance_kind)
     return out
-
-
-def alike(sketches: Sequence[Sketch]) -> list[tuple[int, list[int]]]:
-    """Numbers of the sketches that can be batched with each other, and how many stages they have."""
-    out: dict[tuple[int, int], list[int]] = {}
-    for k, sketch in enumerate(sketches):
-        out.setdefault((id(sketch.book), len(sketch.rows)), []).append(k)
-    return [(stages, members) for (_, stages), members in out.items()]
 
 
 def batch_of(sketches: Sequence[Sketch]) -> Batch:
@@ -284,9 +284,10 @@ def balanced_splits(sketches: Sequence[Sketch], *, variance_kind: str = "bytes")
     What does not fit on a stage goes to the first stages with room. None where that makes no plan.
     """
     out: list[EvenPlan | None] = [None] * len(sketches)
-    for stages, members in alike(sketches):
+    for members in batches(sketches):
         some = [sketches[k] for k in members]
         book, batch = some[0].book, batch_of(some)
+        stages = batch.rows.shape[1]
         most = np.minimum(book.most[batch.rows], book.units - stages + 1)
         speed = 1.0 / (book.columns["time"][batch.rows, 1] + batch.around_s)
         share = 1.0 + (book.units - stages) * speed / speed.sum(axis=1, keepdims=True)

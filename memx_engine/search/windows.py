@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from memx_engine.cost.sketch import Sketch
 from memx_engine.search.objective import Objective
-from memx_engine.search.sketch_bounds import alike, at_once, batch_of
+from memx_engine.search.sketch_bounds import batch_of, batches
 
 Array = NDArray[np.float64]
 
@@ -48,12 +48,9 @@ def windows(
             the bounds.
     """
     out: list[Window | None] = [None] * len(sketches)
-    for stages, members in alike(sketches):
-        step = at_once(sketches[members[0]].book.units, stages)
-        for start in range(0, len(members), step):
-            at = members[start : start + step]
-            for k, made in zip(at, _alike(sketches, at, objective, time_s, peak_bytes, room), strict=True):
-                out[k] = made
+    for at in batches(sketches):
+        for k, made in zip(at, _alike(sketches, at, objective, time_s, peak_bytes, room), strict=True):
+            out[k] = made
     return [window for window in out if window is not None]
 
 

@@ -13,7 +13,7 @@ from memx_engine.plan import Skeleton
 from memx_engine.search.bounds import as_1f1b
 from memx_engine.search.objective import Objective
 from memx_engine.search.solver import Limits
-from tests.search.instances import brute_force
+from tests.search.instances import FREE, brute_force
 
 
 def plain(job: Job) -> Job:
@@ -21,9 +21,7 @@ def plain(job: Job) -> Job:
     return replace(job, virtual_stages=())
 
 
-def best_of(
-    skeletons: Iterable[Skeleton], estimator: Estimator, objective: Objective, limits: Limits | None = None
-) -> float:
+def best_of(skeletons: Iterable[Skeleton], estimator: Estimator, objective: Objective, limits: Limits = FREE) -> float:
     """The least additive Phi of all complete plans; infinite where none fits."""
     tables = (as_1f1b(estimator.stage_table(skeleton)) for skeleton in skeletons)
     return min((brute_force(table, objective, limits)[0] for table in tables), default=float(np.inf))

@@ -406,6 +406,8 @@ def measure(everything: Everything, plan: Plan) -> tuple[float, float, float, bo
 
 def dominated(points: np.ndarray, by: np.ndarray, kind: str = "bytes") -> np.ndarray:
     """(n,) whether some row of ``by`` is no worse in all three and, beyond rounding, better in one."""
+    if not len(points):
+        return np.zeros(0, dtype=bool)
     scale = np.maximum(np.abs(points).max(axis=0, initial=0.0), 1e-300)
     scale[2] = scale[1] ** 2 if kind == "bytes" else 1.0
     a, b = points[:, None] / scale, by[None] / scale

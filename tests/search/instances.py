@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -15,6 +16,21 @@ from memx_engine.search.solver import Limits
 
 PURE = {"time": (1.0, 0.0, 0.0), "peak": (0.0, 1.0, 0.0), "variance": (0.0, 0.0, 1.0)}
 ALL_WEIGHTS = {**PROFILES, **PURE, "no-variance": (0.6, 0.4, 0.0), "no-time": (0.0, 0.5, 0.5)}
+
+
+@dataclass(frozen=True)
+class Held(Limits):
+    """What brute force holds fixed: the solver's limits, and what its tables leave out for the operator.
+
+    Attributes:
+        layers: Per stage, the layer count it must have (None: free). reserve_bytes: (P,) memory to keep free.
+    """
+
+    layers: tuple[int | None, ...] = ()
+    reserve_bytes: tuple[float, ...] = ()
+
+
+FREE = Held()
 
 
 def random_table(
@@ -111,17 +127,17 @@ def evaluate_split(
 
 
 def brute_force(
-    table: StageTable, objective: Objective, limits: Limits | None = None
+    table: StageTable, objective: Objective, limits: Limits = FREE
 ) -> tuple[float, list[tuple[float, float, float]]]:
     """(least phi, all feasible plans' (time, peak, variance)); phi is infinite when nothing fits."""
-    limits = limits or Limits()
+    held = limits if isinstance(limits, Held) else FREE
     stages, layers = table.stages, table.layers
-    reserve = np.broadcast_to(np.asarray(limits.reserve_bytes), (stages,))
+    room = table.capacity_bytes - np.array(held.reserve_bytes or np.zeros(stages))
     plans = []
     for split in product(range(1, layers - stages + 2), repeat=stages):
         if sum(split) != layers:
             continue
-        if limits.layers and any(want not in (None, n) for want, n in zip(limits.layers, split, strict=True)):
+        if held.layers and any(want not in (None, n) for want, n in zip(held.layers, split, strict=True)):
             continue
         if limits.max_layer_difference is not None and max(split) - min(split) > limits.max_layer_difference:
             continue
@@ -129,8 +145,7 @@ def brute_force(
             [
                 r
                 for r in range(len(table.options))
-                if table.memory_bytes[i, n, r] <= table.capacity_bytes[i] - reserve[i]
-                and (not limits.recompute or limits.recompute[i] in (None, r))
+                if table.memory_bytes[i, n, r] <= room[i] and (not limits.recompute or limits.recompute[i] in (None, r))
             ]
             for i, n in enumerate(split)
         ]

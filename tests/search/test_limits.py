@@ -17,12 +17,12 @@ from memx_engine.search.limits import OperatorLimits
 from memx_engine.search.objective import parse_weights
 from memx_engine.search.result import SearchResult
 from memx_engine.search.run import SearchOptions, search
-from memx_engine.search.solver import Limits
 from memx_engine.search.space import enumerate_space
 from memx_engine.units import GIB
 from tests.builders import H100, MI300X, make_cluster, make_job, make_model, make_node
 from tests.search.brute import best_of, plain
 from tests.search.fakes import OPTIONS, TableEstimator
+from tests.search.instances import Held
 
 CLUSTER, MODEL, JOB = make_cluster(H100, MI300X, gpus_per_node=2), make_model(layers=6), plain(make_job(8))
 H, M = H100.name, MI300X.name
@@ -58,7 +58,7 @@ def keeps(limits: OperatorLimits, plan: Plan) -> bool:
     return not set(types) & set(limits.forbidden)
 
 
-def inner(limits: OperatorLimits, skeleton: Skeleton) -> Limits | None:
+def inner(limits: OperatorLimits, skeleton: Skeleton) -> Held | None:
     """The same limits for brute force inside a skeleton; None where they exclude it."""
     types = [placement.gpu_type for placement in skeleton.placements]
     if set(types) & set(limits.forbidden):
@@ -86,7 +86,7 @@ def inner(limits: OperatorLimits, skeleton: Skeleton) -> Limits | None:
                 recompute[i] = wanted
     free = dict(limits.keep_free_bytes)
     reserve = tuple(free.get(name, free.get(None, 0.0)) for name in types)
-    return Limits(tuple(layers), tuple(recompute), limits.max_layer_difference, reserve)
+    return Held(tuple(recompute), limits.max_layer_difference, layers=tuple(layers), reserve_bytes=reserve)
 
 
 def least(limits: OperatorLimits, result: SearchResult) -> float:

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from memx_engine.search.pareto import Front, pareto_mask
+from memx_engine.search.pareto import pareto_mask
 
 POINTS = st.lists(st.tuples(*[st.integers(0, 6)] * 3), min_size=0, max_size=40)
 
@@ -20,18 +20,6 @@ def test_mask_equals_brute_force(points: list[tuple[int, int, int]]) -> None:
     for i, point in enumerate(points):
         first = points.index(point) == i
         assert mask[i] == (first and not any(dominates(other, point) for other in points))
-
-
-@given(POINTS)
-def test_growing_front_agrees_with_the_mask(points: list[tuple[int, int, int]]) -> None:
-    front = Front()
-    for point in points:
-        front.add(*point)
-    columns = np.array(points, dtype=float).reshape(-1, 3)
-    assert len(front) == pareto_mask(columns[:, 0], columns[:, 1], columns[:, 2]).sum()
-    for point in points:
-        assert front.dominates(*point)
-    assert not front.dominates(-1, -1, -1)
 
 
 def test_values_that_are_not_finite_are_never_on_the_front() -> None:

@@ -18,14 +18,10 @@ KINDS = ("bytes", "utilization")
 
 
 def random_limits(rng: np.random.Generator, stages: int, options: int) -> Limits:
-    def some(low: int, high: int) -> tuple[int | None, ...]:
-        return tuple(int(rng.integers(low, high)) if rng.random() < 0.2 else None for _ in range(stages))
-
+    some = tuple(int(rng.integers(0, options)) if rng.random() < 0.2 else None for _ in range(stages))
     return Limits(
-        layers=some(1, 4) if rng.random() < 0.5 else None,
-        recompute=some(0, options) if rng.random() < 0.5 else None,
+        recompute=some if rng.random() < 0.5 else None,
         max_layer_difference=int(rng.integers(0, 4)) if rng.random() < 0.4 else None,
-        reserve_bytes=float(rng.uniform(0, 5e8)) if rng.random() < 0.5 else tuple(rng.uniform(0, 5e8, stages)),
         same_recompute=bool(rng.random() < 0.3),
     )
 
@@ -54,7 +50,7 @@ def test_equals_brute_force(seed: int) -> None:
         assert sum(solution.layers) == layers
         stage = np.arange(stages)
         memory = table.memory_bytes[stage, list(solution.layers), list(solution.options)]
-        assert (memory <= table.capacity_bytes - np.asarray(limits.reserve_bytes)).all()
+        assert (memory <= table.capacity_bytes).all()
         values = evaluate_split(table, solution.layers, solution.options, objective.variance_kind)
         assert values == pytest.approx((solution.time_s, solution.peak_bytes, solution.variance), rel=1e-9, abs=1e-12)
 
@@ -205,11 +201,9 @@ def test_limits_are_checked() -> None:
     table = random_table(np.random.default_rng(1), 3, 6)
     objective = make_objective(table, (0.4, 0.2, 0.4))
     for limits in (
-        Limits(layers=(1, 2)),
         Limits(recompute=(0, 1)),
         Limits(recompute=(0, 1, 9)),
         Limits(max_layer_difference=-1),
-        Limits(reserve_bytes=(1.0,)),
     ):
         with pytest.raises(InputError):
             solve(table, objective, limits=limits)
