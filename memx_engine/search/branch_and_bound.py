@@ -138,7 +138,11 @@ class BranchAndBound:
             nodes: list[Node] = []
             size = 0
             while waiting and len(nodes) < _WIDTHS[-1] and size < _CHOICES_AT_ONCE:
-                some = self._open(waiting.pop(0), math.inf)
+                i = waiting.pop(0)
+                if not self.opened[i]:
+                    # What was known before is all that will be proven of it.
+                    self._close(i, float(self._corners[i]))
+                some = self._open(i, math.inf)
                 nodes += some
                 size += sum(node.choices.shape[1] for node in some)
             if not nodes:

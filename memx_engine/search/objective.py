@@ -78,11 +78,12 @@ class Objective:
     ) -> NDArray[np.float64]:
         """Phi of many plans; arrays of one shape."""
         w, ref = self.weights, self.references
-        log_phi = (
-            w.time * np.log(time_s / ref.time_s)
-            + w.peak * np.log(peak_bytes / ref.peak_bytes)
-            + w.variance * np.log((variance + ref.epsilon_bytes2) / (ref.variance_bytes2 + ref.epsilon_bytes2))
-        )
+        log_phi = w.time * np.log(time_s / ref.time_s) + w.peak * np.log(peak_bytes / ref.peak_bytes)
+        if w.variance:
+            # Without weight, a variance of zero where ε is zero must not count either.
+            log_phi = log_phi + w.variance * np.log(
+                (variance + ref.epsilon_bytes2) / (ref.variance_bytes2 + ref.epsilon_bytes2)
+            )
         return np.asarray(np.exp(log_phi))
 
 

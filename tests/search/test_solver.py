@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from memx_engine.errors import InputError
 from memx_engine.inputs.job import Job
 from memx_engine.plan import Skeleton, StagePlacement
+from memx_engine.search.branch_and_bound import BranchAndBound
+from memx_engine.search.choices import build_choices
+from memx_engine.search.problem import Problem, criterion_of, problem_of
 from memx_engine.search.solver import Limits, solve
 from tests.search.exhaustive import all_plans
 from tests.search.instances import ALL_WEIGHTS, PURE, brute_force, evaluate_split, make_objective, random_table
@@ -236,3 +242,46 @@ def test_a_limit_of_nodes_waits_for_a_plan() -> None:
     solution = solve(table, make_objective(table, (0.4, 0.2, 0.4)), limits=Limits(same_recompute=True), most_nodes=1)
     assert solution is not None
     assert set(solution.options) == {2}
+
+
+class _One:
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+
+    def foresee(self, numbers: Sequence[int], targets: NDArray[np.float64]) -> None:
+        pass
+
+    def problem(self, number: int, target: float) -> Problem:
+        return self._problem
+
+
+def test_a_glance_finds_a_plan_and_proves_nothing() -> None:
+    beaten = 0
+    for seed in range(20):
+        table = random_table(np.random.default_rng([21, seed]), 4, 9, tightness=0.3)
+        objective = make_objective(table, (0.4, 0.2, 0.4))
+        choices = build_choices(table, "bytes", Limits(), by_variance=True)
+        solution = solve(table, objective)
+        if choices is None or solution is None:
+            continue
+        corner = math.log(solution.phi) - 0.1
+        search = BranchAndBound(
+            criterion_of(objective),
+            np.array([corner]),
+            _One(problem_of(choices, objective, Limits())),
+            cutoffs=lambda best: np.full_like(best, -math.inf),
+        )
+        assert search.run()
+        search.glance([0])
+        beaten += search.found[0].log_phi > math.log(solution.phi) + 1e-6
+        assert search.lower_bounds()[0] == corner
+    assert beaten > 5
+
+
+def test_without_epsilon_and_weight_the_variance_does_not_count() -> None:
+    table = random_table(np.random.default_rng(1), 1, 4, tightness=0.0)
+    objective = make_objective(table, PURE["time"])
+    objective = replace(objective, references=replace(objective.references, epsilon_bytes2=0.0))
+    solution = solve(table, objective)
+    assert solution is not None and solution.optimal and solution.variance == 0
+    assert solution.phi == pytest.approx(solution.time_s / objective.references.time_s, rel=1e-12)
