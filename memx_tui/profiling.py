@@ -24,26 +24,23 @@ if TYPE_CHECKING:
 
 
 class ProfilingApp(App[None]):
-    """What of the app deals with profiling. The attributes and the first methods are the whole app's."""
+    """What of the app deals with profiling."""
 
-    session: Session
-    paths: Paths
     _feed: ProfileFeed | None = None
 
-    def publish(self, change: Change) -> None:
-        raise NotImplementedError
+    if TYPE_CHECKING:  # what it uses of the whole app
+        session: Session
+        paths: Paths
 
-    def say(self, text: str, *, warning: bool = False) -> None:
-        raise NotImplementedError
+        def publish(self, change: Change) -> None: ...
 
-    def show_error(self, error: BaseException, *, doing: str = "") -> None:
-        raise NotImplementedError
+        def say(self, text: str, *, warning: bool = False) -> None: ...
 
-    def open_mode(self, name: str) -> None:
-        raise NotImplementedError
+        def show_error(self, error: BaseException, *, doing: str = "") -> None: ...
 
-    def start_search(self) -> None:
-        raise NotImplementedError
+        def open_mode(self, name: str) -> None: ...
+
+        def start_search(self) -> None: ...
 
     # Where
 

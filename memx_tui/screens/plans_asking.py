@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 class PlansAsking(ModeScreen):
     """The dialogs of the Plans screen."""
 
-    def current(self) -> RankedPlan | None:
-        """The plan under the cursor."""
-        raise NotImplementedError
+    if TYPE_CHECKING:  # what it uses of the whole screen
+
+        def current(self) -> RankedPlan | None:
+            """The plan under the cursor."""
 
     def action_search(self) -> None:
         self.memx.start_search()
