@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from memx_engine.inputs.job import Attention, Job, Precision
 from memx_engine.inputs.model import TransformerSpec
 
-LOGITS_BYTES_UNFUSED_LOSS = 10
 """fp32 logits, their 16-bit source, and an fp32 gradient: a framework whose loss does not work in place."""
 
 
@@ -122,9 +121,6 @@ def logits_elements(model: TransformerSpec, shape: Shape) -> float:
     return shape.tokens * model.padded_vocab(shape.tp) / shape.tp
 
 
-def logits_bytes(model: TransformerSpec, job: Job, shape: Shape, *, fused_loss: bool = True) -> float:
-    """Logits on one rank: fp32 plus their 16-bit source, 6 bytes an element; 10 where the loss is not fused."""
-    elements = logits_elements(model, shape)
-    if not fused_loss:
-        return LOGITS_BYTES_UNFUSED_LOSS * elements
-    return (8 if job.precision is Precision.FP32 else 6) * elements
+def logits_bytes(model: TransformerSpec, job: Job, shape: Shape) -> float:
+    """Logits on one rank, the loss fused: fp32 plus their 16-bit source, 6 bytes an element."""
+    return (8 if job.precision is Precision.FP32 else 6) * logits_elements(model, shape)

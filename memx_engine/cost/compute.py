@@ -86,10 +86,10 @@ class Device:
         """Share of the large-product speed that an ``m x k`` by ``k x n`` product reaches."""
         return self.fill(m * n) * k / (k + HALF_DEPTH)
 
-    def product_s(self, m: float, n: float, k: float, element: int, *, out_bytes: int | None = None) -> float:
+    def product_s(self, m: float, n: float, k: float, element: int) -> float:
         """One matrix product, floored by the traffic of its operands and result."""
         compute = 2 * m * n * k / (self.peak_flops * self.efficiency * self.saturation(m, n, k))
-        traffic = element * (m * k + k * n) + (element if out_bytes is None else out_bytes) * m * n
+        traffic = element * (m * k + k * n + m * n)
         return max(compute, traffic / self.memory_bytes_s)
 
     def traffic_s(self, size_bytes: float) -> float:

@@ -18,7 +18,7 @@ from memx_engine.cost.origins import Ints, Learn, Limits, Origin, Origins, Signa
 from memx_engine.cost.pipeline import in_flight
 from memx_engine.cost.recompute import basis, strategies
 from memx_engine.cost.row_choices import Kind, RowChoices, row_choices
-from memx_engine.cost.table import Array
+from memx_engine.cost.table import Array, at_least
 from memx_engine.plan import FULL, Recompute, Skeleton, StagePlacement
 
 if TYPE_CHECKING:
@@ -128,8 +128,8 @@ class RowBook:
         fits = memory <= capacity
         any_fits, option = fits.any(axis=2), fits.argmax(axis=2)
         column, units = self.columns, np.arange(self.units + 1)
-        column["least"][rows] = least = _at_least(memory.min(axis=2))
-        column["time"][rows] = time = _at_least(np.where(fits, time_s, np.inf).min(axis=2))
+        column["least"][rows] = least = at_least(memory.min(axis=2))
+        column["time"][rows] = time = at_least(np.where(fits, time_s, np.inf).min(axis=2))
         with np.errstate(invalid="ignore"):
             growth = (time[:, 2:] - time[:, 1:2]) / np.maximum(units[2:] - 1, 1)
         column["slope"][rows, 2:] = np.fmin.accumulate(growth, axis=1)
@@ -157,11 +157,6 @@ def _longer(values: NDArray[_Number], count: int) -> NDArray[_Number]:
     out = np.empty((count, *values.shape[1:]), dtype=values.dtype)
     out[: len(values)] = values
     return out
-
-
-def _at_least(values: Array) -> Array:
-    """Least value of at least n units, (H, U+1)."""
-    return np.asarray(np.minimum.accumulate(values[:, ::-1], axis=1)[:, ::-1])
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -67,6 +67,11 @@ class StageTable:
         return self.forward_s + self.backward_s
 
 
+def at_least(values: Array) -> Array:
+    """(P, L+1) least value over at least n layers: never falls with n, never above the value of n."""
+    return np.asarray(np.minimum.accumulate(values[:, ::-1], axis=1)[:, ::-1])
+
+
 class Estimator(Protocol):
     """Predicts stages and plans of one cluster, model and job. First principles is one; a trained predictor another."""
 

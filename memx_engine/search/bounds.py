@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from memx_engine.cost.table import StageTable
+from memx_engine.cost.table import StageTable, at_least
 from memx_engine.plan import Recompute
-from memx_engine.search.event_times import EventTimes, StageRows
+from memx_engine.search.event_times import EventTimes, StageRows, least_maxima
 from memx_engine.search.space import even_split
 
 Array = NDArray[np.float64]
@@ -162,7 +162,7 @@ def compute_bounds(table: StageTable, *, one_recompute: bool = False, variance_k
     # One layer at least for every other stage.
     columns = table.layers - table.stages + 2
     memory = table.memory_bytes[:, :columns]
-    least = _envelope(memory.min(axis=2))
+    least = at_least(memory.min(axis=2))
     over = least - capacity
     excess = _least_maximum(over, table.layers)
     binding = int(_stage_at(over, excess))
@@ -172,14 +172,14 @@ def compute_bounds(table: StageTable, *, one_recompute: bool = False, variance_k
         inf = float("inf")
         return Bounds(excess, binding, utilization, inf, inf, inf, None)
     fits = memory <= capacity[:, :, None]
-    time = _envelope(np.where(fits, table.time_s[:, :columns], np.inf).min(axis=2))
+    time = at_least(np.where(fits, table.time_s[:, :columns], np.inf).min(axis=2))
     period = _least_maximum(time + transfer_s(table)[:, None], table.layers)
     first = time[:, 1]
     with np.errstate(invalid="ignore"):
         slope = (time[:, 2:] - first[:, None]) / np.arange(1, columns - 1)
     spare = table.layers - table.stages
     total = float(first.sum()) + (spare * float(np.nanmin(slope)) if spare > 0 else 0.0)
-    tail = float(_envelope(table.tail_s[:, :columns])[:, 1].max())
+    tail = float(at_least(table.tail_s[:, :columns])[:, 1].max())
     time_s = (table.micro_batches - 1) * period + total + 2.0 * float(table.p2p_s.sum()) + table.fixed_s + tail
     peak = _least_maximum(least, table.layers)
     highest = np.where(fits, memory, -np.inf).max(axis=(1, 2))
@@ -224,18 +224,9 @@ def _even(
     )
 
 
-def _envelope(values: Array) -> Array:
-    """(P, L+1) least value over at least n layers: never decreases in n, never above the true value."""
-    return np.asarray(np.minimum.accumulate(values[:, ::-1], axis=1)[:, ::-1])
-
-
 def _least_maximum(values: Array, layers: int) -> float:
-    """The least possible maximum over stages, each stage having at least one layer; values never decrease in n.
-
-    Stage i can take as many layers as it has values up to the maximum, so the maximum must cover L values in all.
-    """
-    flat = values[:, 1:].ravel()
-    return max(float(np.partition(flat, layers - 1)[layers - 1]), float(values[:, 1].max()))
+    """:func:`~memx_engine.search.event_times.least_maxima` of one skeleton's (P, L+1) values."""
+    return float(least_maxima(values[None, :, 1:].copy(), values[None, :, 1], layers)[0])
 
 
 def _stage_at(values: Array, maximum: float) -> int:

@@ -103,7 +103,7 @@ def least_event_times(rows: StageRows, steps: int = 0) -> Array:
     most = rows.time_s.shape[2] - 1
     floors = rows.time_s[:, :, 1]
     values = _stage_values(rows, floors)
-    low = _least_maxima(values, rows.units)
+    low = least_maxima(values[:, :, 1:].copy(), values[:, :, 1], rows.units)
     if not steps:
         return low + rows.fixed_s
 
@@ -114,7 +114,7 @@ def least_event_times(rows: StageRows, steps: int = 0) -> Array:
         there = np.take_along_axis(rows.time_s, np.clip(fewest, 1, most)[:, :, None], axis=2)[:, :, 0]
         impossible = (fewest > counts).any(axis=1)
         raised = _stage_values(rows, np.where(impossible[:, None], floors, there))
-        return np.where(impossible, np.inf, _least_maxima(raised, rows.units))
+        return np.where(impossible, np.inf, least_maxima(raised[:, :, 1:].copy(), raised[:, :, 1], rows.units))
 
     # Either the time is above what was assumed, or it is at least what follows: the lesser of the two holds.
     best, high = low, np.minimum(with_floors(low), 2.0 * low)
@@ -146,11 +146,15 @@ def _stage_values(rows: StageRows, floors: Array) -> Array:
     return np.asarray(g * rows.time_s + np.maximum(added, (way_in + tail)[:, :, None]))
 
 
-def _least_maxima(values: Array, units: int) -> Array:
-    """(B,) of (B, P, N+1): the least possible maximum over stages, each with at least one unit."""
-    flat = values[:, :, 1:].reshape(len(values), -1)
-    counted = np.partition(flat, units - 1, axis=1)[:, units - 1]
-    return np.asarray(np.maximum(counted, values[:, :, 1].max(axis=1)))
+def least_maxima(values: Array, one_unit: Array, units: int) -> Array:
+    """(B,) the least possible maximum over stages of (B, P, N) values of 1 to N units, which never fall with the units.
+
+    Each stage can take as many units as it has values up to the maximum, so it must cover U values in all; and it is no
+    less than the (B, P) values of ``one_unit``, which every stage has. The order of ``values`` is spoilt.
+    """
+    flat = values.reshape(len(values), -1)
+    flat.partition(units - 1, axis=1)
+    return np.asarray(np.maximum(flat[:, units - 1], one_unit.max(axis=1)))
 
 
 def _turns(stages: int, groups: Array, v: int) -> Array:

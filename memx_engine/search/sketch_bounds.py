@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from memx_engine.cost.sketch import RowBook, Sketch
 from memx_engine.cost.table import Array
 from memx_engine.search.bounds import EvenPlan
-from memx_engine.search.event_times import Ends, shrinking
+from memx_engine.search.event_times import Ends, least_maxima, shrinking
 from memx_engine.search.fitting import BoundColumns, split_of
 from memx_engine.search.space import even_split
 
@@ -144,8 +144,8 @@ def _bound_alike(
     out.excess_bytes[places] = -np.inf
     one_unit = book.columns["least"][batch.rows, 1]
     least = _many_units(book, "least", batch, columns)
-    out.utilization[places] = _least_maxima(least / batch.whole[:, :, None], one_unit / batch.whole, book.units)
-    out.peak_bytes[places] = _least_maxima(least, one_unit, book.units)
+    out.utilization[places] = least_maxima(least / batch.whole[:, :, None], one_unit / batch.whole, book.units)
+    out.peak_bytes[places] = least_maxima(least, one_unit, book.units)
     out.time_s[places] = _least_times(book, batch, columns)
     ends = _ends(book, batch, columns, sketches[0].virtual_stages)
     out.closed_times[places], out.closed_less_s[places] = shrinking(ends)
@@ -159,7 +159,7 @@ def _bound_alike(
 def _exceed(out: BoundColumns, places: Places, book: RowBook, batch: Batch, columns: int) -> None:
     """By how much skeletons that do not fit exceed their memory, and where."""
     over = _many_units(book, "least", batch, columns) - book.capacity[batch.rows][:, :, None]
-    excess = _least_maxima(over.copy(), over[:, :, 0], book.units)
+    excess = least_maxima(over.copy(), over[:, :, 0], book.units)
     out.excess_bytes[places] = excess
     out.binding_stage[places] = (over == excess[:, None, None]).any(axis=2).argmax(axis=1)
 
@@ -182,7 +182,7 @@ def _least_times(book: RowBook, batch: Batch, columns: int) -> Array:
         first = first * batch.factor
         tail, growth = tail * batch.factor[:, 0], growth * batch.factor[:, 0]
     time_s += batch.around_s[:, :, None]
-    period = _least_maxima(time_s, first + batch.around_s, book.units)
+    period = least_maxima(time_s, first + batch.around_s, book.units)
     return np.asarray(batch.period_micro_batches * period + first.sum(axis=1) + growth + batch.constant_s + tail)
 
 
@@ -198,14 +198,6 @@ def _ends(book: RowBook, batch: Batch, columns: int, virtual_stages: int) -> End
         micro_batches=(batch.period_micro_batches + 1.0) / virtual_stages,
         virtual_stages=virtual_stages,
     )
-
-
-def _least_maxima(values: Array, one_unit: Array, units: int) -> Array:
-    """(B,) of (B, P, n), of which it spoils the order: the least possible maximum over stages, each with one unit or
-    more, of which ``one_unit`` (B, P) are the values."""
-    flat = values.reshape(len(values), -1)
-    flat.partition(units - 1, axis=1)
-    return np.asarray(np.maximum(flat[:, units - 1], one_unit.max(axis=1)))
 
 
 def _least_variances(low: Array, high: Array) -> Array:
