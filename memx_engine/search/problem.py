@@ -84,10 +84,9 @@ def criterion_of(objective: Objective) -> Criterion:
 
 def problem_of(choices: Choices, objective: Objective, limits: Limits) -> Problem:
     """The problem that a skeleton's choices and the operator's limits make."""
-    masks = masks_of(choices, limits)
     form = choices.form
     return Problem(
-        roots=tuple(_columns(choices, choices.valid if mask is None else choices.valid & mask) for mask in masks),
+        roots=regions_of(_columns(choices), limits, len(choices.share), choices.layers),
         share=choices.share,
         layers=choices.layers,
         period_factor=form.period_factor,
@@ -113,8 +112,9 @@ def offset_of(objective: Objective, scale: float) -> float:
     return offset
 
 
-def _columns(choices: Choices, chosen: NDArray[np.bool_]) -> Array:
-    stage, column, option = np.nonzero(chosen)
+def _columns(choices: Choices) -> Array:
+    """(7, F) the choices that exist and fit."""
+    stage, column, option = np.nonzero(choices.valid)
     at = (stage, column, option)
     return np.array(
         [
@@ -129,18 +129,18 @@ def _columns(choices: Choices, chosen: NDArray[np.bool_]) -> Array:
     )
 
 
-def masks_of(choices: Choices, limits: Limits) -> list[NDArray[np.bool_] | None]:
-    """One region per layer window and common option, as the limits want them; None: one region holds all."""
-    stages, most = choices.tail_s.shape
-    difference = limits.max_layer_difference
-    regions: list[NDArray[np.bool_]] = [np.ones(choices.time_s.shape, dtype=np.bool_)]
+def regions_of(root: Array, limits: Limits, stages: int, layers: int, unit: int = 1) -> tuple[Array, ...]:
+    """``root`` cut into what the limits that tie stages to each other allow together.
+
+    One region per window of layers and common option; ``layers`` of the model, of which the columns count ``unit`` at
+    a time.
+    """
+    regions, difference = [root], limits.max_layer_difference
     if difference is not None:
-        n = np.arange(1, most + 1)
-        lows = range(max(1, -(-choices.layers // stages) - difference), choices.layers // stages + 1)
-        regions = [
-            np.broadcast_to(((n >= low) & (n <= low + difference))[None, :, None], choices.time_s.shape) for low in lows
-        ]
+        n = unit * (root[PLACE] % (1 << STAGE_BITS))
+        lows = range(max(1, -(-layers // stages) - difference), layers // stages + 1)
+        regions = [root[:, (n >= low) & (n <= low + difference)] for low in lows]
     if limits.same_recompute:
-        kept = np.unique(choices.option[choices.valid]).tolist()
-        regions = [region & (choices.option == option) for option in kept for region in regions]
-    return list(regions) if difference is not None or limits.same_recompute else [None]
+        options = np.unique(root[OPTION]).tolist()
+        regions = [some[:, some[OPTION] == option] for option in options for some in regions]
+    return tuple(regions)

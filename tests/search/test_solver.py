@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from memx_engine.inputs.job import Job
 from memx_engine.plan import Skeleton, StagePlacement
 from memx_engine.search.branch_and_bound import BranchAndBound
 from memx_engine.search.choices import build_choices
-from memx_engine.search.problem import Problem, criterion_of, problem_of
+from memx_engine.search.problem import OPTION, PLACE, STAGE_BITS, Problem, criterion_of, problem_of, regions_of
 from memx_engine.search.solver import Limits, solve
 from tests.search.exhaustive import all_plans
 from tests.search.instances import ALL_WEIGHTS, PURE, brute_force, evaluate_split, make_objective, random_table
@@ -285,3 +286,29 @@ def test_without_epsilon_and_weight_the_variance_does_not_count() -> None:
     solution = solve(table, objective)
     assert solution is not None and solution.optimal and solution.variance == 0
     assert solution.phi == pytest.approx(solution.time_s / objective.references.time_s, rel=1e-12)
+
+
+def test_regions_together_hold_what_the_limits_allow_and_nothing_else() -> None:
+    stages, layers, options = 3, 7, 2
+    counts = range(1, 6)
+    columns = [[0.0] * 5 + [(s << STAGE_BITS) + n, r] for s in range(stages) for n in counts for r in range(options)]
+    root = np.array(columns, dtype=float).T
+    for difference, same in ((None, False), (0, False), (1, True), (2, False), (4, True), (None, True)):
+        regions = regions_of(root, Limits(max_layer_difference=difference, same_recompute=same), stages, layers)
+        held = set()
+        for region in regions:
+            places = region[PLACE].astype(int)
+            stage, n = places >> STAGE_BITS, places % (1 << STAGE_BITS)
+            each = [
+                zip(n[stage == s].tolist(), region[OPTION, stage == s].tolist(), strict=True) for s in range(stages)
+            ]
+            held |= {plan for plan in product(*each) if sum(n for n, _ in plan) == layers}
+        every = product(product(counts, map(float, range(options))), repeat=stages)
+        allowed = {
+            plan
+            for plan in every
+            if sum(n for n, _ in plan) == layers
+            and (difference is None or max(plan)[0] - min(plan)[0] <= difference)
+            and not (same and len({option for _, option in plan}) > 1)
+        }
+        assert held == allowed
