@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from memx_engine import Plan, PlanTable
+    from memx_engine import Plan, PlanTable, SearchResult
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -41,6 +41,27 @@ def recompute_words(plan: Plan) -> str:
     return ", ".join(word if count == 1 else f"{word} x{count}" for word, count in parts)
 
 
+@dataclass(frozen=True)
+class FrontPoints:
+    """Plans of the front that are no rows of the table: another plan of their skeleton has less Phi."""
+
+    recompute: Ints
+    time_s: Floats
+    peak_bytes: Floats
+    spread_bytes: Floats
+
+    @classmethod
+    def beside(cls, result: SearchResult) -> FrontPoints:
+        table = result.table
+        plans = [p for p in result.pareto if not (p.rank <= len(table) and table.plans[p.rank - 1] == p.plan)]
+        return cls(
+            np.array([recompute_class(p.plan) for p in plans], dtype=np.int64),
+            np.array([p.estimate.iteration_time_s for p in plans]),
+            np.array([p.estimate.peak_bytes for p in plans]),
+            np.sqrt(np.array([p.estimate.memory_variance_bytes2 for p in plans])),
+        )
+
+
 @dataclass(frozen=True, eq=False)
 class PlanColumns:
     """Columns of length n in rank order, one per thing that can be shown, sorted or filtered.
@@ -66,9 +87,15 @@ class PlanColumns:
     worst_type: tuple[str, ...]
     by_events: NDArray[np.bool_]
     pareto: NDArray[np.bool_]
+    beside: FrontPoints | None = None
 
     def __len__(self) -> int:
         return len(self.time_s)
+
+    @classmethod
+    def of_result(cls, result: SearchResult) -> PlanColumns:
+        """Columns of the result's table, and what its front has beside it."""
+        return replace(cls.of(result.table), beside=FrontPoints.beside(result))
 
     @classmethod
     def of(cls, table: PlanTable) -> PlanColumns:

@@ -80,7 +80,7 @@ def run_search(
             estimator.remember()
         if found is not None and len(found.searched) == 1:
             found = None
-        post(SearchFinished(result, PlanColumns.of(result.table), inputs, found))
+        post(SearchFinished(result, PlanColumns.of_result(result), inputs, found))
     except CancelledError:
         post(SearchCancelled())
     except Exception as error:  # the edge between engine and screen: whatever it raises is logged and shown

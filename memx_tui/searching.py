@@ -181,7 +181,7 @@ class SearchingApp(ProfilingApp):
         result, row = with_plan(answer.result, answer.chosen)
         session.without = answer.asked.without
         session.hand = answer.asked.hand
-        session.accept(result, PlanColumns.of(result.table), session.inputs())
+        session.accept(result, PlanColumns.of_result(result), session.inputs())
         session.selected_row = row
         self.publish("result")
 

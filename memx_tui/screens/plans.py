@@ -122,10 +122,16 @@ class PlansScreen(PlansAsking):
             self._rows = sort_order(columns, rows, view.sort, view.descending)
         self.table.show_rows(columns, self._rows, sort_key=view.sort, descending=view.descending, selected=selected)
         self.table.show_marks(session.marks)
-        self.plot.show_plans(columns, self._rows, view.axes)
+        self._plot()
         self._say_empty()
         self.show_selection()
         self.refresh_chrome()
+
+    def _plot(self) -> None:
+        columns = self.session.columns
+        # Where rows are hidden, what stands beside them is too.
+        beside = columns.beside if columns is not None and len(self._rows) == len(columns) else None
+        self.plot.show_plans(columns, self._rows, self.session.view.axes, beside)
 
     def _say_empty(self) -> None:
         """What stands in the table when no plan does, and what to do about it."""
@@ -328,7 +334,7 @@ class PlansScreen(PlansAsking):
     def action_axes(self) -> None:
         view = self.session.view
         view.axes = AXES[(AXES.index(view.axes) + 1) % len(AXES)]
-        self.plot.show_plans(self.session.columns, self._rows, view.axes)
+        self._plot()
         self._update_titles()
         self.memx.publish("view")
 

@@ -82,7 +82,7 @@ class PlansAsking(ModeScreen):
             return
         result = session.free_search.searched[index].result
         if result is not None and result is not session.result:
-            session.accept(result, PlanColumns.of(result.table), session.result_inputs, session.free_search)
+            session.accept(result, PlanColumns.of_result(result), session.result_inputs, session.free_search)
             self.memx.publish("result")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:

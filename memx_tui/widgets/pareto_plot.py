@@ -12,7 +12,7 @@ from rich.style import Style
 from textual.strip import Strip
 from textual.widget import Widget
 
-from memx_tui.columns import RECOMPUTE_CLASSES, PlanColumns
+from memx_tui.columns import RECOMPUTE_CLASSES, FrontPoints, PlanColumns
 from memx_tui.glyphs import UNICODE, Glyphs
 from memx_tui.plotting import Drawing, draw_pareto, frontier
 
@@ -58,10 +58,13 @@ class ParetoPlot(Widget, can_focus=True):
         self._frontier_size = 0
         self._kinds: list[int] = []
         self._rows = np.zeros(0, dtype=np.int64)
+        self._beside: FrontPoints | None = None
 
-    def show_plans(self, columns: PlanColumns | None, rows: np.ndarray, axes: str) -> None:
-        """Plot ``rows`` of ``columns`` (table rows, any order)."""
-        self.columns, self._rows, self.axes = columns, np.sort(rows), axes
+    def show_plans(
+        self, columns: PlanColumns | None, rows: np.ndarray, axes: str, beside: FrontPoints | None = None
+    ) -> None:
+        """Plot ``rows`` of ``columns`` (table rows, any order), and ``beside`` them plans of the front."""
+        self.columns, self._rows, self.axes, self._beside = columns, np.sort(rows), axes, beside
         self._kinds = np.unique(columns.recompute[rows]).tolist() if columns is not None else []
         self._redraw()
 
@@ -81,11 +84,16 @@ class ParetoPlot(Widget, can_focus=True):
         return drawing
 
     def points(self) -> tuple[np.ndarray, np.ndarray]:
-        """x and y of the plotted rows in the units of the axes."""
+        """x and y of the plotted rows in the units of the axes; those beside the table last."""
         if self.columns is None:
             return np.zeros(0), np.zeros(0)
-        y = self.columns.peak_bytes if self.axes == "time-peak" else self.columns.spread_bytes
-        return self.columns.time_s[self._rows], y[self._rows] / _GIB
+        by_peak, beside = self.axes == "time-peak", self._beside
+        y = (self.columns.peak_bytes if by_peak else self.columns.spread_bytes)[self._rows] / _GIB
+        x = self.columns.time_s[self._rows]
+        if beside is None:
+            return x, y
+        more = beside.peak_bytes if by_peak else beside.spread_bytes
+        return np.append(x, beside.time_s), np.append(y, more / _GIB)
 
     def legend(self) -> list[list[tuple[str, str]]]:
         """What the glyphs mean: lines of (text, style name); only strategies that occur."""
@@ -120,6 +128,8 @@ class ParetoPlot(Widget, can_focus=True):
         x, y = self.points()
         self._frontier_size = len(frontier(x, y))
         kinds = self.columns.recompute[self._rows] if self.columns is not None else np.zeros(0, dtype=np.int64)
+        if self.columns is not None and self._beside is not None:
+            kinds = np.append(kinds, self._beside.recompute)
         labels = [(self._place(row), letter) for letter, row in self.marks.items()]
         try:
             return draw_pareto(
