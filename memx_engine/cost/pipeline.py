@@ -49,25 +49,6 @@ def additive_time(
     return float(steady + t.sum() + 2 * c.sum() + fixed_s + tail.max())
 
 
-def upper_bound(
-    forward_s: ArrayLike,
-    backward_s: ArrayLike,
-    micro_batches: int,
-    *,
-    p2p_s: ArrayLike | None = None,
-    tails_s: ArrayLike | None = None,
-    fixed_s: float = 0.0,
-) -> float:
-    """Like :func:`additive_time` for any f_i/t_i: the period is that of the slowest forward plus the slowest backward.
-
-    ``(G-1)·(max_i(f_i + c_i) + max_i(b_i + c_{i-1})) + Σ t_i + 2·Σ c_i + t_fix + max_i tail_i``.
-    """
-    f, c, tail = _stages(forward_s, p2p_s, tails_s)
-    b = np.asarray(backward_s, dtype=np.float64)
-    period = (f + np.concatenate((c, [0.0]))).max() + (b + np.concatenate(([0.0], c))).max()
-    return float((micro_batches - 1) * period + f.sum() + b.sum() + 2 * c.sum() + fixed_s + tail.max())
-
-
 def lower_bound(
     time_s: ArrayLike,
     micro_batches: int,

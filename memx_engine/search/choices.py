@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from memx_engine.cost.table import StageTable
 from memx_engine.errors import InputError
 from memx_engine.plan import FULL
+from memx_engine.search.bounds import transfer_s
 
 Array = NDArray[np.float64]
 
@@ -57,11 +58,10 @@ class TimeForm:
 
     @classmethod
     def of(cls, table: StageTable) -> TimeForm:
-        c, v, g = np.asarray(table.p2p_s, dtype=np.float64), table.virtual_stages, table.micro_batches
+        sent_s, v, g = float(table.p2p_s.sum()), table.virtual_stages, table.micro_batches
         if v == 1:
-            around = np.concatenate(([0.0], c)) + np.concatenate((c, [0.0]))
-            return cls(g - 1.0, 1.0, 2.0 * float(c.sum()) + table.fixed_s, around)
-        constant = 2.0 * v * float(c.sum()) + 2.0 * (v - 1) * table.wrap_s + table.fixed_s
+            return cls(g - 1.0, 1.0, 2.0 * sent_s + table.fixed_s, transfer_s(table))
+        constant = 2.0 * v * sent_s + 2.0 * (v - 1) * table.wrap_s + table.fixed_s
         return cls(g - 1.0 / v, 1.0 / v, constant, np.zeros(table.stages))
 
 

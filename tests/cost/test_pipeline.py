@@ -15,7 +15,6 @@ from memx_engine.cost.pipeline import (
     paper_eq3,
     paper_eq4,
     stage_period,
-    upper_bound,
 )
 
 
@@ -28,7 +27,6 @@ def test_additive_time_by_hand() -> None:
 def test_one_stage() -> None:
     assert additive_time([2], 5) == 10
     assert lower_bound([2], 5) == 10
-    assert upper_bound([1], [1], 5) == 10
 
 
 def test_paper_equations_by_hand() -> None:

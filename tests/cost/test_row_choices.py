@@ -16,7 +16,7 @@ from tests.search.spaces import Ground
 Choice = tuple[int, Recompute]
 Values = tuple[float, float, float]
 
-GROUNDS = [("paper-20gpu", "llama2-7b", 23), ("paper-small", "gpt2", 11), ("two-sites", "llama2-13b", 191)]
+GROUNDS = [("paper-20gpu", "llama2-7b", 47), ("paper-small", "gpt2", 11), ("two-sites", "llama2-13b", 383)]
 KINDS: tuple[Kind, ...] = ("all", "distinct", "fastest")
 KEPT_FREE = OperatorLimits(keep_free_bytes=((None, 9 * GIB),))
 
