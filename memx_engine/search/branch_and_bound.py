@@ -97,7 +97,8 @@ class BranchAndBound:
         self._corners = corners
         self._order = np.argsort(corners, kind="stable").tolist()
         self._next = self._foreseen = 0
-        self._problems: dict[int, Problem] = {}
+        self._shares: dict[int, Array] = {}
+        self._scales = np.ones(count)
         self._numbers = np.zeros((NUMBERS, count))
         self._heap: list[tuple[float, int, Node]] = []
         self._pushed = 0
@@ -218,7 +219,8 @@ class BranchAndBound:
         if problem is None:
             self.empty[i] = True
             return []
-        self._problems[i] = problem
+        # The problem itself is not kept: its choices are the nodes'.
+        self._shares[i], self._scales[i] = problem.share, problem.scale
         self._numbers[:, i] = numbers_of(problem)
         if not problem.complete:
             self._close(i, target)
@@ -242,7 +244,7 @@ class BranchAndBound:
     # --- one visit -------------------------------------------------------------------------------------------------
 
     def _begin(self, nodes: Sequence[Node], targets: Array) -> Visit:
-        shares = [self._problems[node.problem].share for node in nodes]
+        shares = [self._shares[node.problem] for node in nodes]
         numbers = self._numbers[:, [node.problem for node in nodes]]
         visit = Visit(self._criterion, nodes, Wave(shares, numbers, [node.choices for node in nodes]))
         self._close_all(visit, visit.begin(targets), targets)
@@ -306,7 +308,7 @@ class BranchAndBound:
                 float(value[j]),
                 float(plans.time_s[j]),
                 float(plans.peak[j]),
-                float(plans.variance[j]) * self._problems[i].scale ** 2,
+                float(plans.variance[j]) * float(self._scales[i]) ** 2,
                 layers,
                 options,
                 memory,
