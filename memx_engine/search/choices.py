@@ -92,12 +92,8 @@ class Choices:
     form: TimeForm
 
 
-def build_choices(table: StageTable, variance_kind: str, limits: Limits, *, by_variance: bool) -> Choices | None:
-    """Choices that fit memory and limits, None when a stage has none.
-
-    Where variance has no weight (``by_variance`` false), options with no less memory and no less time are dropped; with
-    variance more memory can be worth having.
-    """
+def build_choices(table: StageTable, variance_kind: str, limits: Limits) -> Choices | None:
+    """Choices that fit memory and limits, None when a stage has none."""
     p, layers = table.stages, table.layers
     most = layers - p + 1
     if most < 1:
@@ -120,9 +116,6 @@ def build_choices(table: StageTable, variance_kind: str, limits: Limits, *, by_v
     time = np.where(valid, table.forward_s[at] + table.backward_s[at], np.inf)
     memory = np.where(valid, table.memory_bytes[at], np.inf)
     option = np.broadcast_to(kept, time.shape)
-    if not by_variance and not limits.same_recompute:
-        memory, time, option = _undominated(memory, time, option)
-        valid = np.isfinite(time)
 
     measure = np.where(valid, memory, 0.0)
     if variance_kind == "utilization":
@@ -158,18 +151,3 @@ def _name_once(table: StageTable, valid: NDArray[np.bool_]) -> None:
             for values in (table.memory_bytes, table.forward_s, table.backward_s):
                 same = same & (values[:, n, r] == values[:, n, full])
             valid[:, n - 1, r] &= ~same
-
-
-def _undominated(memory: Array, time: Array, option: NDArray[np.int64]) -> tuple[Array, Array, NDArray[np.int64]]:
-    """Options by rising memory and falling time, packed to the front of the last axis."""
-    order = np.lexsort((time, memory), axis=2)
-    memory, time = np.take_along_axis(memory, order, 2), np.take_along_axis(time, order, 2)
-    keep = np.isfinite(time)
-    keep[:, :, 1:] &= time[:, :, 1:] < np.minimum.accumulate(time, axis=2)[:, :, :-1]
-    packed = np.argsort(~keep, axis=2, kind="stable")[:, :, : int(keep.sum(axis=2).max())]
-    memory, time = np.where(keep, memory, np.inf), np.where(keep, time, np.inf)
-    return (
-        np.take_along_axis(memory, packed, 2),
-        np.take_along_axis(time, packed, 2),
-        np.take_along_axis(np.take_along_axis(option, order, 2), packed, 2),
-    )

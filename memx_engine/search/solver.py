@@ -79,8 +79,7 @@ def solve(
     """
     limits = limits or NO_LIMITS
     limits.check(table)
-    weights = objective.weights
-    choices = build_choices(table, objective.variance_kind, limits, by_variance=weights.variance > 0)
+    choices = build_choices(table, objective.variance_kind, limits)
     if choices is None:
         return None
     problem = problem_of(choices, objective, limits)

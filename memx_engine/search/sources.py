@@ -30,6 +30,7 @@ from memx_engine.search.problem import (
     Problem,
     offset_of,
     problem_of,
+    regions_of,
 )
 from memx_engine.search.windows import Window, windows
 
@@ -148,7 +149,10 @@ class Sources:
             np.multiply(measure - low, 1.0 / scale, out=root[BALANCE])
             np.add(stage << STAGE_BITS, values[row_choices.UNITS], out=root[PLACE])
             root[OPTION] = values[row_choices.OPTION]
-            roots, longest_s = self._regions(root, stages, v * book.units, v), stages * float(root[TIME].max())
+            roots, longest_s = (
+                regions_of(root, self._limits, stages, v * book.units, v),
+                stages * float(root[TIME].max()),
+            )
         return Problem(
             roots=roots,
             share=np.full(stages, 1.0 / stages),
@@ -163,19 +167,6 @@ class Sources:
             complete=not math.isfinite(room),
         )
 
-    def _regions(self, root: Array, stages: int, layers: int, v: int) -> tuple[Array, ...]:
-        """``root`` cut into what the limits that tie stages to each other allow together."""
-        regions, limits = [root], self._limits
-        if limits.max_layer_difference is not None:
-            n = v * (root[PLACE] % (1 << STAGE_BITS))
-            difference = limits.max_layer_difference
-            lows = range(max(1, -(-layers // stages) - difference), layers // stages + 1)
-            regions = [root[:, (n >= low) & (n <= low + difference)] for low in lows]
-        if limits.same_recompute:
-            options = np.unique(root[OPTION]).tolist()
-            regions = [some[:, some[OPTION] == option] for option in options for some in regions]
-        return tuple(regions)
-
     # --- from a table of its own -----------------------------------------------------------------------------------
 
     def _from_table(self, i: int, objective: Objective) -> Problem | None:
@@ -183,7 +174,7 @@ class Sources:
             self._kept.move_to_end(i)
             return self._kept[i]
         table = self._tables.get(self._fitting.skeletons[i])
-        choices = build_choices(table, objective.variance_kind, self._limits, by_variance=True)
+        choices = build_choices(table, objective.variance_kind, self._limits)
         made = self._kept[i] = None if choices is None else problem_of(choices, objective, self._limits)
         self._bytes += _bytes(made)
         while self._bytes > _KEPT_BYTES and len(self._kept) > 1:

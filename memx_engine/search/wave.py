@@ -37,8 +37,6 @@ Array = NDArray[np.float64]
 Ints = NDArray[np.intp]
 Bools = NDArray[np.bool_]
 
-_OUTSIDE = 1e-12  # of the scaled mean: no more than rounding
-
 
 @dataclass(frozen=True, eq=False)
 class Plans:
@@ -210,7 +208,7 @@ class Wave:
     def ask(self, a: Array, b: Array, active: Bools) -> Plans:
         """The plan with least ``a·x + b·y`` of every active node, by a min-plus dynamic programme over the stages.
 
-        Of equals the earlier stages take more layers, and the first option is taken.
+        Of equals the later stages take more layers, and the first option is taken.
         """
         size, depth, width = self.size, self.depth, self._width
         alive = self.alive & active

@@ -261,7 +261,7 @@ def test_a_glance_finds_a_plan_and_proves_nothing() -> None:
     for seed in range(20):
         table = random_table(np.random.default_rng([21, seed]), 4, 9, tightness=0.3)
         objective = make_objective(table, (0.4, 0.2, 0.4))
-        choices = build_choices(table, "bytes", Limits(), by_variance=True)
+        choices = build_choices(table, "bytes", Limits())
         solution = solve(table, objective)
         if choices is None or solution is None:
             continue
