@@ -77,7 +77,7 @@ class Solver:
 
         def before_visit(bound: float) -> None:
             self._tell(search.best)
-            self._raise_bound(min(bound, _least(search.best[self._plain])))
+            self._raise_bound(min(bound, _least(search.best[self._plain]), _least(corners[self._plain & removed])))
             control.report("solving", int(search.opened.sum()), len(fitting))
 
         skeletons = _Asked(self._sources, objective, corners)
@@ -103,7 +103,8 @@ class Solver:
                 search.glance([i])
                 if search.found:
                     break
-        lower = np.exp(search.lower_bounds())
+        # Of what was removed only its bounds are known.
+        lower = np.exp(np.where(removed, corners, search.lower_bounds()))
         plans: dict[int, Assigned] = {}
         for i in {*search.found, *self._splits}:
             plan = None if removed[i] else self._better(i, search.found.get(i), float(evens[i]), objective)
@@ -117,7 +118,7 @@ class Solver:
             control.counts, time=control.counts.time + int(removed.sum()), memory=control.counts.memory + none
         )
         control.feasible -= none
-        unproven = self._plain & ~search.empty if not exhausted else self._plain & removed & (corners < limits)
+        unproven = self._plain & (removed & (corners < limits) if exhausted else removed | ~search.empty)
         self.unsolved_phi = _least(lower[unproven])
         self._raise_bound(min(_least(search.best[self._plain]), _log(self.unsolved_phi)))
 

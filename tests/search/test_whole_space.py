@@ -140,6 +140,19 @@ def test_the_fastest_plan_may_be_an_even_split_that_is_not_the_best_of_its_skele
     judge(20_927, make_case(20_927))
 
 
+def test_what_the_paper_s_time_rule_removes_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("memx_engine.search.solving._CLOSED_BY", 1)
+    case = make_case(60_031)
+    options = replace(case.options, time_rule="paper", top=1, front=0, weights=Weights("custom", 0.02, 0.5, 0.48))
+    result = run(replace(case, options=options))
+    where = case.instance
+    everything = exhaust(where.cluster, where.model, where.job, case.estimator, kind=options.variance_kind)
+    assert result is not None and result.certificate.lower_bound is not None
+    best = everything.best(result.objective)
+    assert result.certificate.best > 1.5 * best, "the rule removed the best plan"
+    assert result.certificate.lower_bound <= best and not result.certificate.optimal
+
+
 def judge(k: int, case: Case) -> None:
     """Search instance ``k`` and hold everything the result says against every plan there is."""
     where = case.instance
