@@ -34,7 +34,7 @@ _SOLVED_AT_LEAST = 64
 """Skeletons that are looked into even where their bounds say that they cannot be among the N best."""
 _CLOSED_BY = 10
 """A skeleton is closed by the N-th best plan, N at least this, so that fewer plans shown are the first of more."""
-_BALANCED = 256
+_BALANCED = 128
 """So many skeletons, those with the least bounds, start with a split that balances the stages' times."""
 _CANDIDATES = 3
 """Of every plan that may be the fastest by events, so many times the rescored ones are considered."""
