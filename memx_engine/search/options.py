@@ -24,7 +24,8 @@ class SearchOptions:
         seed, threads: Part of every search's record; this search uses no randomness and one thread.
         rescored: How many skeleton optima are ordered by event time (K).
         front: Resolution of the front of the whole space, see :mod:`.whole_front`; 0 takes the table's front.
-        front_nodes: Solver nodes that the front may take, so that it never costs more than the ranking; None: all.
+        front_nodes: Solver nodes that the front may take, so that it never costs more than the ranking; None: as
+            many as its trades need.
         limits: What the operator holds fixed or forbids in every plan.
         variance_kind: ``bytes``, or ``utilization``: the variance is of each GPU's memory / capacity.
         objective: Weights and references that are given, such as another search's, so that Phi compares with its; the
