@@ -33,6 +33,8 @@ _MOST_BYTES = 96 << 20
 
 _MOST_ROWS = 1 << 16  # that a book has room for from the start
 
+_ROWS_OF_ONE_SKETCH = 1024
+
 _MOST_SKETCH_BYTES = 64 << 20
 """Sketches are dropped beyond this."""
 _MOST_TIMED_BYTES = 16 << 20
@@ -76,7 +78,7 @@ class RowBook:
         self.capacity, self.whole, self.tail_share = np.empty(0), np.empty(0), np.empty(0)
         self.least_tail = np.empty((0, self.units + 1))
         # Room for all rows at once, since copying them when there are many takes long.
-        self._make_room(min(_MOST_BYTES // self._row_bytes + 1, _MOST_ROWS))
+        self._make_room(min(_MOST_BYTES // self._row_bytes + _ROWS_OF_ONE_SKETCH, _MOST_ROWS))
 
     @property
     def _row_bytes(self) -> int:

@@ -31,7 +31,7 @@ Bools = NDArray[np.bool_]
 TOLERANCE = 1e-10  # of log Phi: two plans closer than this count as equal
 _ROUNDS = 8  # cuts per visit of a node before it is split
 _WIDTHS = (32, 64, 128)  # nodes visited together: few first, so that the first plans soon close others
-_CHOICES_AT_ONCE = 200_000
+_CHOICES_AT_ONCE = 100_000
 _OPENED_AT_ONCE = 2  # skeletons, between two questions whether to stop
 
 
