@@ -124,11 +124,13 @@ class FrontReport:
         resolution: Steps of the peak's bound and of the trade between time and variance; 0: not sought, the front is
             that of the table.
         trades: How many trades that makes. proven: Those whose best plan over all 1F1B skeletons was found.
+        plans: How many of the front's plans are proven: no 1F1B plan of the space dominates them by additive time.
     """
 
     resolution: int = 0
     trades: int = 0
     proven: int = 0
+    plans: int = 0
 
     @property
     def complete(self) -> bool:
@@ -138,7 +140,8 @@ class FrontReport:
         if not self.resolution:
             return "those of the plans found for each skeleton"
         share = "all" if self.complete else f"{self.proven} of"
-        return f"{share} {self.trades} trades between the three proven over the whole space"
+        trades = f"{share} {self.trades} trades between the three proven over the whole space"
+        return f"{self.plans} of them proven; {trades}"
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,7 @@ class _Search:
                     beside=front.points,
                     whole=report.complete and not front.spent,
                 )
+            report = replace(report, plans=sum(map(front.proves, ranking.on_front)))
         control.report("done", 1, 1, force=True)
         return self._result(space, len(skeletons), bounded, objective, solver, ranking, report)
 

@@ -65,7 +65,6 @@ def solve(
     limits: Limits | None = None,
     should_stop: Callable[[], bool] | None = None,
     most_nodes: int | None = None,
-    most_peak: float = math.inf,
 ) -> Solution | None:
     """Minimise Phi over layer splits and recompute under capacity; None when nothing fits.
 
@@ -75,7 +74,7 @@ def solve(
     Args:
         incumbent_phi: Best value known elsewhere; the skeleton is closed as soon as its bound reaches it.
         should_stop: Asked before each node but the first; on True the best so far comes back with its honest bound.
-        most_nodes: Stop likewise after so many nodes. most_peak: Only plans whose peak does not exceed this.
+        most_nodes: Stop likewise after so many nodes.
     """
     limits = limits or NO_LIMITS
     limits.check(table)
@@ -92,7 +91,6 @@ def solve(
         _Alone(problem),
         cutoffs=lambda best: np.full_like(best, cutoff),
         should_stop=should_stop,
-        most_peak=most_peak,
         most_nodes=math.inf if most_nodes is None else most_nodes,
     )
     exhausted = search.run()

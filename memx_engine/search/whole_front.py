@@ -87,7 +87,7 @@ class WholeFront:
         for plan in candidates:
             if self.spent or self._control.stops():
                 return
-            if not plan.plain or any(plan.same_as(point) for point in self.points):
+            if not plan.plain or self.proves(plan):
                 continue
             for _ in range(_CHASES):
                 better = self._dominating(plan)
@@ -96,6 +96,10 @@ class WholeFront:
                 if better is None or better is plan:
                     break
                 plan = better
+
+    def proves(self, plan: Assigned) -> bool:
+        """Whether the plan is one of those that are proven."""
+        return any(plan.same_as(point) for point in self.points)
 
     def _dominating(self, plan: Assigned) -> Assigned | None:
         """``plan`` where some trade proves it to be on the front, a plan that dominates it, or None: unknown.

@@ -150,7 +150,7 @@ def ranked_table(plans: Sequence[RankedPlan], style: Style, highlight: int | Non
 def _caption(result: SearchResult, shown: int, style: Style) -> str:
     total = numbers.count(result.feasible)
     return (
-        f"{shown} of {total} shown, one per skeleton; {style.glyphs.pareto} nothing beats it in time, peak and "
+        f"{shown} of {total} shown, one per skeleton; {style.glyphs.pareto} nothing known beats it in time, peak and "
         f"spread together; spread: standard deviation of the GPUs' peak memory in GiB; "
         "layers and recompute: per stage, one block for each GPU type along the pipeline; "
         f"{len(result.pareto)} plans on the front: {result.front}"

@@ -220,8 +220,8 @@ def test_progress_goes_to_standard_error_only(tmp_path: Path) -> None:
 
 def test_a_workspace_is_created_and_holds_the_log(tmp_path: Path) -> None:
     done = run(
-        ["plan", *INPUTS, "--tp", "2", "--pp", "2", "--workspace", "deep/work", "--log-level", "debug"], tmp_path
+        ["plan", *INPUTS, "--tp", "2", "--pp", "2", "--workspace", "deep/folder", "--log-level", "debug"], tmp_path
     )
     assert done.code == 0, done.err
-    assert (tmp_path / "deep/work/memx.log").exists()
+    assert (tmp_path / "deep/folder/memx.log").exists()
     assert not (tmp_path / "memx").exists()

@@ -91,12 +91,15 @@ def test_the_whole_front_is_part_of_the_result() -> None:
     )
     assert {"front"} <= {report.phase for report in seen}
     assert run(3).pareto == fine.pareto
+    # How many of its plans are proven is told: all that the trades led to and events leave undominated.
+    assert 0 < fine.front.plans <= len(fine.pareto) and coarse.front.plans == 0
 
 
 def test_limited_work_says_how_far_it_came() -> None:
     part = run(3, nodes=20)
     assert 0 < part.front.proven < part.front.trades and not part.front.complete
     assert f"{part.front.proven} of 19 trades" in str(part.front)
+    assert part.front.plans <= len(part.pareto) and f"{part.front.plans} of them proven" in str(part.front)
 
 
 def test_a_negative_resolution_is_refused() -> None:
